@@ -1,5 +1,6 @@
 """A real node for a test: real processes, real sockets, on 127.0.0.1 and a free port, ended by process id."""
 
+import asyncio
 import json
 import os
 import signal
@@ -47,6 +48,14 @@ class RunningNode:
         samples = [line for line in lines if line.split("{")[0].split(" ")[0] == f"tokenstage_{name}"]
         assert samples, f"no metric {name}"
         return sum(float(line.rsplit(" ", 1)[1]) for line in samples)
+
+    async def becomes_idle(self, timeout_s: float = 20.0) -> None:
+        """Nothing runs or waits, and every page is accounted for: free + cached = total."""
+        async with asyncio.timeout(timeout_s):
+            while self.metric("num_requests_running") + self.metric("num_requests_waiting") > 0:  # noqa: ASYNC110 - it is another process
+                await asyncio.sleep(0.05)
+        assert self.metric("kv_pages_held") == 0
+        assert self.metric("kv_pages_free") + self.metric("kv_pages_cached") == self.metric("kv_pages_total")
 
     def stop(self, timeout_s: float = 60.0) -> int:
         """SIGTERM, wait, exit code."""
