@@ -93,7 +93,7 @@ async def test_a_nan_temperature_over_msgpack_is_refused(counting_node: RunningN
     async with connect(f"{counting_node.url}/v1/stream", proxy=None, subprotocols=[MSGPACK_SUBPROTOCOL]) as socket:  # type: ignore[list-item]  # websockets' Subprotocol is a str NewType
         await socket.recv()
         await socket.send(msgspec.msgpack.encode(generate(prompt="x", temperature=float("nan"))))
-        event = msgspec.msgpack.decode(await socket.recv())
+        event = msgspec.msgpack.decode(await socket.recv(decode=False))
     assert (event["code"], event["param"]) == ("invalid_request", "temperature")
 
 

@@ -78,7 +78,7 @@ async def test_two_lanes_run_at_once(openai: AsyncOpenAI) -> None:
             )
         ended = 0
         async for event in connection:
-            seen.append(event.stream_id)
+            seen.append(event.stream_id or "")
             ended += event.type in TERMINAL
             if ended == 2:
                 break

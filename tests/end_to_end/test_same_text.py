@@ -32,7 +32,7 @@ def prompts() -> list[list[int]]:
 
 @cache
 def expected() -> list[list[int]]:
-    model = AutoModelForCausalLM.from_pretrained(prepare_model("demo"), dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(prepare_model("demo"), dtype=torch.float32)
     model.generation_config.eos_token_id = None
     model.generation_config.pad_token_id = 0
     with torch.inference_mode():
