@@ -67,7 +67,7 @@ class Submit(Message, frozen=True, kw_only=True):
 
 
 class CancelRequest(Message, frozen=True):
-    """Stop; answered by RequestFinished('cancelled') unless the request has ended already. Unknown requests are ignored."""
+    """Stop; answered by RequestFinished('cancelled') unless the request has ended already. Unknown ones are ignored."""
 
     request: Sequence63
 
@@ -135,6 +135,12 @@ class RequestFailed(Message, frozen=True):
     message: str
     param: str | None = None
     retry_after_ms: Count | None = None
+
+
+class SchedulerFailed(Message, frozen=True):
+    """Told by the node: the scheduler is gone. Every live request ends in `failed` with code `internal`."""
+
+    message: str
 
 
 # ---- scheduler <-> worker -------------------------------------------------------------------------------------------
@@ -228,9 +234,26 @@ class MetricsSnapshot(Message, frozen=True):
 
 
 SchedulerInbox = (
-    Submit | CancelRequest | StopRequest | GrantCredit | StepCompleted | WorkerReady | WorkerFailed | Drain | GetHealth | CollectMetrics
+    Submit
+    | CancelRequest
+    | StopRequest
+    | GrantCredit
+    | StepCompleted
+    | WorkerReady
+    | WorkerFailed
+    | Drain
+    | GetHealth
+    | CollectMetrics
 )
 IngressInbox = (
-    EngineReady | RequestAccepted | TokensGenerated | RequestFinished | RequestFailed | Drain | GetHealth | CollectMetrics
+    EngineReady
+    | RequestAccepted
+    | TokensGenerated
+    | RequestFinished
+    | RequestFailed
+    | SchedulerFailed
+    | Drain
+    | GetHealth
+    | CollectMetrics
 )
 WorkerInbox = ExecuteStep | GetHealth | CollectMetrics
