@@ -1,4 +1,4 @@
-"""Integer and length bounds of every value on a wire: msgpack carries 64-bit integers, nothing here may use all of them.
+"""Integer and length bounds of every value on a wire: msgpack carries 64-bit integers, nothing here may use them all.
 
 Each bound is a type: a struct field that uses it is checked while it is decoded.
 """

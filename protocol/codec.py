@@ -1,6 +1,7 @@
 """Encoders and decoders for messages between actors: msgpack, typed on arrival.
 
-What a peer process sends is decoded against its inbox union, so a wrong message is refused at the door (msgspec.ValidationError).
+What a peer process sends is decoded against its inbox union, so a wrong message is refused at the door
+(msgspec.ValidationError).
 """
 
 from typing import Any, TypeVar

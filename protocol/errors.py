@@ -47,5 +47,5 @@ class RequestError(TokenstageError):
         self.retry_after_ms = retry_after_ms
 
 
-class PartFailed(TokenstageError):
+class PartFailed(TokenstageError):  # noqa: N818 - it names what happened
     """A part of the engine cannot go on; its supervisor applies the written policy."""

@@ -1,7 +1,7 @@
 """The seam between a socket and a dialect: frames in, commands out; events in, frames out. No I/O, no clock.
 
-Two implementations: `protocol.stream.StreamSession` (own dialect) and `protocol.responses.ResponsesSession`. After every
-call of `receive_frame` or `send_event` a connection drains `take_commands` and `take_frames`, in that order.
+Two implementations: `protocol.stream.StreamSession` (own dialect) and `protocol.responses.ResponsesSession`. After
+every call of `receive_frame` or `send_event` a connection drains `take_commands` and `take_frames`, in that order.
 """
 
 from typing import Protocol
@@ -12,7 +12,7 @@ Frame = str | bytes
 
 
 class Session(Protocol):
-    """One connection's dialect state. Nothing that arrives may make it raise: a bad frame becomes an outgoing error frame."""
+    """One connection's dialect state. Nothing that arrives makes it raise: a bad frame becomes an outgoing error."""
 
     def receive_frame(self, frame: Frame) -> None:
         """Take one complete WebSocket message: text as str, binary as bytes."""

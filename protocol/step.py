@@ -6,8 +6,8 @@ A worker keeps a table of *row slots* (`0 <= slot < max_running`). A slot holds 
     [0, len(RowStart.tokens))    RowStart: prompt, then output tokens known when the request was (re)admitted
     [len(RowStart.tokens), …)    the device itself, when it samples: position start + count of the sampling row
 
-So a decode row is `StepRow(slot, start=n, count=1)` whether or not the scheduler has seen token n yet: the placeholder of
-the overlapped schedule is filled on the device. Steps are executed in order; nothing here has a clock.
+So a decode row is `StepRow(slot, start=n, count=1)` whether or not the scheduler has seen token n yet: the placeholder
+of the overlapped schedule is filled on the device. Steps are executed in order; nothing here has a clock.
 """
 
 from msgspec import Struct
@@ -25,7 +25,7 @@ class RowStart(Struct, frozen=True, array_like=True):
     tokens: list[TokenId]
     """Prompt tokens, then output tokens (after preemption or resume)."""
     num_prompt_tokens: Count
-    """Where output tokens begin: penalties over output count from here; output index i sits at num_prompt_tokens + i."""
+    """Where output tokens begin: output penalties count from here; output index i sits at num_prompt_tokens + i."""
     sampling: SamplingParams
     """With `seed` set."""
 

@@ -5,7 +5,7 @@ connection handler knows one set of commands and one set of events. Field meanin
 Both encodings (JSON text, msgpack binary) carry the same maps, tagged by `type`.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
