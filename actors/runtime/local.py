@@ -82,6 +82,10 @@ class LocalSystem:
         self._lives[name] = _Life(runner, self._tasks.create_task(self._run(runner), name=name))
         return LocalRef(name, runner.mailbox)
 
+    def is_running(self, name: str) -> bool:
+        """Whether an actor of that name runs."""
+        return name in self._lives
+
     async def stop(self, name: str) -> None:
         """Cancel the actor and wait until its `stopped` has run. Raises KeyError if none of that name runs."""
         life = self._lives[name]

@@ -1,0 +1,119 @@
+"""What only sockets have: the door, the bound on frames, reconnecting."""
+
+import asyncio
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.runtime.frames import FrameReader, FrameRefused
+from actors.runtime.link import MessageRefused
+from actors.runtime.ref import ActorStopped
+from actors.runtime.transport import RemoteRef
+from tests.actors.runtime.cast import DIALECT, Alien, Note, Notebook, Urgent, alive
+
+
+def ref_to(path: Path) -> RemoteRef[Any]:
+    return RemoteRef(path, "notebook", DIALECT, connect_timeout_s=0.2)
+
+
+async def test_a_message_that_is_none_of_the_inbox_is_refused_at_the_door(tmp_path: Path) -> None:
+    path = tmp_path / "notebook.sock"
+    notebook = Notebook()
+    async with alive(notebook, path):
+        ref = ref_to(path)
+        with pytest.raises(MessageRefused, match="Alien"):
+            await ref.ask(Alien(), timeout_s=5)
+        await ref.tell(Alien())
+        assert await ref.ask(Note("after it"), timeout_s=5) == "noted after it"
+        await ref.close()
+    assert notebook.texts == ["after it"]
+
+
+async def test_a_message_over_the_frame_bound_is_refused_before_it_is_sent(tmp_path: Path) -> None:
+    path = tmp_path / "notebook.sock"
+    async with alive(Notebook(), path):
+        ref = ref_to(path)
+        with pytest.raises(MessageRefused, match="the limit is"):
+            await ref.tell(Note("x" * (64 * 2**20 + 1)))
+        await ref.close()
+
+
+async def test_a_peer_that_announces_too_large_a_frame_is_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "notebook.sock"
+    async with alive(Notebook(), path):
+        ref = ref_to(path)
+        await ref.ask(Note("is it there?"), timeout_s=5)
+        await ref.close()
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        writer.write(struct.pack("<IBQ", 2**31, 0, 0))
+        assert await reader.read() == b""
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_a_ref_may_be_used_before_its_actor_listens(tmp_path: Path) -> None:
+    path = tmp_path / "notebook.sock"
+    ref: RemoteRef[Any] = RemoteRef(path, "notebook", DIALECT)
+    asked = asyncio.create_task(ref.ask(Note("early"), timeout_s=5))
+    await asyncio.sleep(0)
+    async with alive(Notebook(), path):
+        assert await asked == "noted early"
+        await ref.close()
+
+
+async def test_a_ref_reaches_the_next_life_of_its_actor(tmp_path: Path) -> None:
+    path = tmp_path / "notebook.sock"
+    ref = ref_to(path)
+    for life in range(3):
+        async with alive(Notebook(), path):
+            assert await ref.ask(Note(f"life {life}"), timeout_s=5) == f"noted life {life}"
+            assert await ref.ask(Urgent(f"life {life}"), timeout_s=5) == f"noted life {life}"
+    with pytest.raises(ActorStopped):
+        await ref.tell(Note("no life"))
+    await ref.close()
+
+
+async def test_what_was_queued_for_one_life_is_not_sent_to_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "notebook.sock"
+    ref = ref_to(path)
+    first = Notebook()
+    first.gate.clear()
+    async with alive(first, path, 1):
+        telling = [asyncio.create_task(ref.tell(Note("old" * 100_000))) for _ in range(50)]
+        await first.entered.wait()
+    await asyncio.gather(*telling, return_exceptions=True)
+    second = Notebook()
+    async with alive(second, path):
+        await ref.ask(Note("new"), timeout_s=5)
+    assert second.texts == ["new"]
+    await ref.close()
+
+
+async def test_a_socket_left_by_a_killed_process_does_not_hinder_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "notebook.sock"
+    path.touch()
+    async with alive(Notebook(), path):
+        ref = ref_to(path)
+        assert await ref.ask(Note("hello"), timeout_s=5) == "noted hello"
+        await ref.close()
+
+
+def test_frames_are_found_however_the_bytes_are_cut() -> None:
+    stream = b"".join(struct.pack("<IBQ", len(text), 0, 0) + text for text in (b"", b"a", b"bc" * 50, b"d"))
+    for size in range(1, 30):
+        reader = FrameReader()
+        payloads = []
+        for start in range(0, len(stream), size):
+            reader.feed(stream[start : start + size])
+            while (frame := reader.next_frame()) is not None:
+                payloads.append(frame.payload)
+        assert payloads == [b"", b"a", b"bc" * 50, b"d"]
+
+
+def test_a_frame_of_unknown_kind_is_refused() -> None:
+    reader = FrameReader()
+    reader.feed(struct.pack("<IBQ", 0, 77, 0))
+    with pytest.raises(FrameRefused):
+        reader.next_frame()
