@@ -1,13 +1,24 @@
 """What a decoder is, as numbers: read from a model folder's config.json, before any weight.
 
 Shape letters: E hidden, F feed-forward, H query heads, K KV heads, D head size, V vocabulary.
-No torch here: the node reads a spec before any device exists.
+No torch here: the node reads a spec before any device exists. Owns the one error of everything that reads a model.
+Read `cuda.models.config` for where a spec comes from, `cuda.models.weights` for what goes with it.
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
+from protocol.errors import PartFailed
+
 Family = Literal["llama", "mistral", "qwen2", "qwen3"]
+
+
+class UnsupportedModel(PartFailed):
+    """A model that cannot be served: unsupported, incomplete or unreadable.
+
+    Its message is one line that names the file, the field or tensor, its value, and what is supported; the node
+    prints it and exits with code 2.
+    """
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,85 @@
+"""Converted GGUF files in the user's cache folder: each made once, whole or not at all.
+
+A folder appears under its final name only by a rename after everything in it was written and synced; whoever
+converts holds a file lock, so two nodes never convert the same file at once and what a killed one left behind is
+swept by the next. The name holds a hash of the file's path, size and time and of the converter's version.
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from cuda.models.spec import UnsupportedModel
+
+CONVERTER_VERSION: Final = 1
+"""Raised whenever the converter writes something else for the same file."""
+
+
+def converted_folder(gguf: Path, progress: Callable[[float], None] | None = None) -> Path:
+    """Return the folder that `gguf` was converted into, after converting it if that has not been done."""
+    try:
+        folder = _cache_root() / _key(gguf)
+        if not folder.is_dir():
+            with _locked(folder.with_suffix(".lock")):
+                if not folder.is_dir():
+                    _convert_into(folder, gguf, progress or (lambda _fraction: None))
+    except OSError as error:
+        place = error.filename or _cache_root()
+        reason = error.strerror or str(error)
+        raise UnsupportedModel(
+            f"{gguf} cannot be converted ({place}: {reason}); is XDG_CACHE_HOME writable?"
+        ) from error
+    return folder
+
+
+def _cache_root() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "tokenstage" / "models"
+
+
+def _key(gguf: Path) -> str:
+    stat = gguf.stat()
+    identity = f"{CONVERTER_VERSION}\0{gguf.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}"
+    return f"{gguf.stem}-{hashlib.sha256(os.fsencode(identity)).hexdigest()[:16]}"
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _convert_into(folder: Path, gguf: Path, progress: Callable[[float], None]) -> None:
+    from cuda.models.gguf_convert import convert  # noqa: PLC0415 - numpy and gguf only when a conversion is due
+
+    for leftover in folder.parent.glob(f"{_escaped(folder.name)}.partial-*"):
+        shutil.rmtree(leftover)
+    partial = Path(tempfile.mkdtemp(prefix=f"{folder.name}.partial-", dir=folder.parent))
+    try:
+        convert(gguf, partial, progress)
+        for path in (*partial.iterdir(), partial):
+            _sync(path)
+        partial.rename(folder)
+    except BaseException:
+        shutil.rmtree(partial)
+        raise
+
+
+def _escaped(name: str) -> str:
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
