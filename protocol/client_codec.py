@@ -4,14 +4,13 @@ A client is lenient where a server is strict: fields and event types that it doe
 server can say more. Read `protocol.wire` for the structs.
 """
 
-from typing import Literal, get_args
+from typing import get_args
 
 import msgspec
 
+from protocol.frame import Encoding
 from protocol.session import Frame
 from protocol.wire import StreamCommand, StreamEvent
-
-Encoding = Literal["json", "msgpack"]
 
 
 class _Tag(msgspec.Struct, frozen=True):

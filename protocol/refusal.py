@@ -4,12 +4,14 @@ msgspec says what is wrong and where (`Expected `float` <= 2.0 - at `$.temperatu
 the frame and the limit up in the struct: "temperature is 3.5; it must be between 0 and 2". Never raises for any frame.
 """
 
+import math
 import re
 from typing import Any
 
 import msgspec
 from msgspec import inspect
 
+from protocol.bounds import MAX_INT31
 from protocol.errors import RequestError
 
 MAX_SHOWN = 64
@@ -60,12 +62,12 @@ def shown(value: object) -> str:
     if isinstance(value, float):
         return repr(value)
     if isinstance(value, str):
-        return ascii(value[:MAX_SHOWN]) + ("…" if len(value) > MAX_SHOWN else "")
+        return repr(value[:MAX_SHOWN]) + ("…" if len(value) > MAX_SHOWN else "")
     names: dict[type, str] = {list: "a list", tuple: "a list", dict: "an object", bytes: "binary"}
     return names.get(type(value), "of an unsupported type")
 
 
-def _described(expected: inspect.Type) -> str:
+def _described(expected: inspect.Type) -> str:  # noqa: PLR0911 - one line for each type
     """What a field of another type must be."""
     match expected:
         case inspect.UnionType(types=types):
@@ -181,14 +183,15 @@ def _is_number(value: object, expected: inspect.Type) -> bool:
 
 
 def _fits(value: object, expected: inspect.Type) -> bool:
-    """Whether a number is in the bounds of a numeric type."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    """Whether an entry of a map, key or value, is what its declared type allows."""
+    if isinstance(expected, inspect.StrType):
+        most = MAX_INT31 if expected.max_length is None else expected.max_length
+        return isinstance(value, str) and (expected.min_length or 0) <= len(value) <= most
+    if not isinstance(expected, inspect.IntType | inspect.FloatType) or not isinstance(value, int | float):
         return False
-    if not isinstance(expected, inspect.IntType | inspect.FloatType):
-        return True
-    least = -float("inf") if expected.ge is None else expected.ge
-    most = float("inf") if expected.le is None else expected.le
-    return least <= value <= most and (expected.gt is None or value > expected.gt)
+    least = -math.inf if expected.ge is None else expected.ge
+    most_number = math.inf if expected.le is None else expected.le
+    return _is_number(value, expected) and least <= value <= most_number
 
 
 def _invalid(param: str | None, message: str) -> RequestError:

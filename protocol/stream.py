@@ -7,14 +7,14 @@ for an id that has ended is late, not wrong, and is ignored; `unknown_id` is for
 so long ago that they are forgotten, see `protocol.live_ids`). Of two equal keys in one map the last counts.
 """
 
-import math
-from typing import Literal
-
 import msgspec
+from msgspec.structs import replace
 
 from protocol.errors import RequestError
+from protocol.frame import Encoding, read_map
 from protocol.generate import check_generate
 from protocol.live_ids import MAX_LIVE, LiveIds
+from protocol.logprobs import finite_logprob
 from protocol.refusal import refusal, shown
 from protocol.session import Frame
 from protocol.wire import (
@@ -34,14 +34,7 @@ from protocol.wire import (
     SessionEvent,
     StreamCommand,
     Tokens,
-    WireLogprob,
-    WireTopLogprob,
 )
-
-Encoding = Literal["json", "msgpack"]
-
-LEAST_LOGPROB = -9999.0
-"""Stands for the logarithm of zero, which JSON cannot carry."""
 
 _COMMANDS: dict[str, type[Generate | Cancel | Credit | Resume | Ping | Authenticate]] = {
     "generate": Generate,
@@ -73,7 +66,7 @@ class StreamSession:
         """Take one complete WebSocket message; a bad one becomes an outgoing `failed`."""
         name: str | None = None
         try:
-            fields = _read_map(frame, self._encoding)
+            fields = read_map(frame, self._encoding)
             name = _read_name(fields)
             self._take(self._read_command(fields, name))
         except RequestError as error:
@@ -165,27 +158,6 @@ class StreamSession:
         self._frames.append(_JSON.encode(event).decode() if self._encoding == "json" else _MSGPACK.encode(event))
 
 
-def _read_map(frame: Frame, encoding: Encoding) -> dict[str, object]:
-    """Decode a frame; RequestError for what is not one map with text keys."""
-    try:
-        if encoding == "json":
-            if not isinstance(frame, str):
-                raise _unreadable("this connection speaks JSON in text frames; a binary frame came")
-            value = msgspec.json.decode(frame)
-        else:
-            if isinstance(frame, str):
-                raise _unreadable("this connection speaks msgpack in binary frames; a text frame came")
-            value = msgspec.msgpack.decode(frame)
-    except RecursionError as error:
-        raise _unreadable("the frame is nested too deeply") from error
-    except (ValueError, OverflowError) as error:  # msgspec's errors are ValueErrors, and so is a lone surrogate
-        reason = "it is not valid Unicode" if isinstance(error, UnicodeError) else str(error)
-        raise _unreadable(f"the frame is not valid {encoding}: {reason}") from error
-    if not isinstance(value, dict):
-        raise _unreadable("the frame is not an object")
-    return value
-
-
 def _read_name(fields: dict[str, object]) -> str | None:
     """The id that an answer can carry, whatever else is wrong with the frame."""
     name = fields.get("id")
@@ -203,22 +175,6 @@ def _read_kind(fields: dict[str, object]) -> type[Generate | Cancel | Credit | R
     return known
 
 
-def _unreadable(message: str) -> RequestError:
-    return RequestError("invalid_request", message)
-
-
 def _finite(event: Tokens) -> Tokens:
     """The same event with log-probabilities that every encoding can carry."""
-    logprobs = [
-        WireLogprob(
-            token=one.token,
-            logprob=_finite_number(one.logprob),
-            top=[WireTopLogprob(token=other.token, logprob=_finite_number(other.logprob)) for other in one.top],
-        )
-        for one in event.logprobs or []
-    ]
-    return msgspec.structs.replace(event, logprobs=logprobs)
-
-
-def _finite_number(logprob: float) -> float:
-    return logprob if math.isfinite(logprob) else LEAST_LOGPROB
+    return replace(event, logprobs=[finite_logprob(one) for one in event.logprobs or []])

@@ -7,7 +7,7 @@ Both encodings (JSON text, msgpack binary) carry the same maps, tagged by `type`
 
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from protocol.bounds import Count, PositiveCount, RequestName, Seed, Sequence63, TokenId
 from protocol.errors import ErrorCode
@@ -155,10 +155,11 @@ class Draining(Event, frozen=True, kw_only=True, tag="draining"):
 
 
 class WireTopLogprob(Struct, frozen=True, kw_only=True):
-    """One alternative token."""
+    """One alternative token; `text` is what it decodes to alone, where that is known."""
 
     token: TokenId
     logprob: float
+    text: str | UnsetType = UNSET
 
 
 class WireLogprob(Struct, frozen=True, kw_only=True):
@@ -167,6 +168,7 @@ class WireLogprob(Struct, frozen=True, kw_only=True):
     token: TokenId
     logprob: float
     top: list[WireTopLogprob] = []
+    text: str | UnsetType = UNSET
 
 
 class Tokens(Event, frozen=True, kw_only=True, tag="tokens"):

@@ -1,0 +1,136 @@
+"""Reads `response.create`: bounds, what is refused because it is not supported, and the Generate it becomes.
+
+Unknown fields are ignored, as stock clients may send any that their package knows; a field that would change the
+meaning of the answer and is not supported is refused, so that nobody takes plain text for what they asked.
+"""
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from protocol.bounds import MAX_INT31, PositiveCount
+from protocol.errors import RequestError
+from protocol.generate import check_generate
+from protocol.refusal import refusal, shown
+from protocol.responses.input import read_messages
+from protocol.sampling import MAX_LOGPROBS
+from protocol.wire import ChatMessage, Generate
+
+LOGPROBS = "message.output_text.logprobs"
+
+_MetadataKey = Annotated[str, Meta(max_length=64)]
+_MetadataValue = Annotated[str, Meta(max_length=512)]
+
+
+class CreateFields(Struct, frozen=True, kw_only=True):
+    """The fields of `response.create` that are read."""
+
+    model: str | None = None
+    input: Any = None
+    instructions: str | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    max_output_tokens: PositiveCount | None = None
+    metadata: Annotated[dict[_MetadataKey, _MetadataValue], Meta(max_length=16)] | None = None
+    previous_response_id: str | None = None
+    generate: bool | None = None
+    include: list[str] | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
+    parallel_tool_calls: bool | None = None
+    background: bool | None = None
+    prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
+    user: str | None = None
+    tools: Any = None
+    tool_choice: Any = None
+    text: Any = None
+    conversation: Any = None
+    prompt: Any = None
+    moderation: Any = None
+    context_management: Any = None
+    prompt_cache_options: Any = None
+
+
+class Create(Struct, frozen=True, kw_only=True):
+    """One readable `response.create`."""
+
+    fields: CreateFields
+    model: str
+    stream_id: str | None
+    messages: tuple[ChatMessage, ...]
+    """The new turn alone, without instructions and earlier turns."""
+
+    @property
+    def warms(self) -> bool:
+        """No answer is wanted, only its prompt in the prefix cache."""
+        options = self.fields.prompt_cache_options
+        return self.fields.generate is False or (isinstance(options, dict) and options.get("prewarm") is True)
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """Alternatives to report for each token; None is no log-probabilities at all."""
+        if self.fields.top_logprobs is None and LOGPROBS not in (self.fields.include or ()):
+            return None
+        return self.fields.top_logprobs or 0
+
+
+def read_create(fields: dict[str, object], stream_id: str | None, models: tuple[str, ...]) -> Create:
+    """RequestError names the field that is wrong or not supported."""
+    nested = fields.get("response")
+    if isinstance(nested, dict):
+        fields = fields | nested
+    try:
+        read = msgspec.convert(fields, CreateFields, str_keys=True)
+    except msgspec.ValidationError as error:
+        raise refusal(error, fields, CreateFields) from error
+    _refuse_unsupported(read)
+    if read.model is not None and read.model not in models:
+        message = f"model is {shown(read.model)}; this server serves {', '.join(models)}"
+        raise RequestError("model_not_found", message, param="model")
+    messages = tuple(read_messages(read.input))
+    return Create(fields=read, model=read.model or models[0], stream_id=stream_id, messages=messages)
+
+
+def to_generate(create: Create, response_id: str, history: tuple[ChatMessage, ...], max_model_len: int) -> Generate:
+    """The same request in the engine's words, after the turns of `history`; RequestError if nothing is asked.
+
+    `max_output_tokens` is an upper bound here: one that the model's limit makes idle is left out.
+    """
+    fields = create.fields
+    system = [ChatMessage(role="system", content=fields.instructions)] if fields.instructions else []
+    if not history and not create.messages:
+        raise RequestError("invalid_request", "input is missing; it is required", param="input")
+    most = fields.max_output_tokens
+    generate = Generate(
+        id=response_id,
+        model=create.model,
+        messages=[*system, *history, *create.messages],
+        max_tokens=None if most is None or most >= max_model_len else most,
+        temperature=fields.temperature,
+        top_p=fields.top_p,
+        logprobs=create.num_logprobs,
+        credit=MAX_INT31,
+    )
+    check_generate(generate, (create.model,))
+    return generate
+
+
+def _refuse_unsupported(fields: CreateFields) -> None:
+    if fields.tools:
+        raise _unsupported("tools", "tools are not supported; leave the list empty")
+    if fields.tool_choice not in (None, "auto", "none"):
+        raise _unsupported("tool_choice", "tools are not supported; tool_choice must be auto or none")
+    output = fields.text.get("format") if isinstance(fields.text, dict) else None
+    kind = output.get("type") if isinstance(output, dict) else output
+    if kind not in (None, "text"):
+        raise _unsupported("text.format", f"text.format is {shown(kind)}; only text is supported")
+    if fields.background:
+        raise _unsupported("background", "background is not supported over a WebSocket")
+    for name in ("conversation", "prompt", "moderation", "context_management"):
+        if getattr(fields, name):
+            raise _unsupported(name, f"{name} is not supported by this server")
+
+
+def _unsupported(param: str, message: str) -> RequestError:
+    return RequestError("invalid_request", message, param=param)

@@ -1,0 +1,204 @@
+"""One `/v1/responses` connection: requests wait in lanes, each running one is an `Answer`.
+
+A lane (`stream_id`; none is the default lane) answers its frames first in first out, errors too: a client reads an
+`error` on a lane as the end of what runs there. Lanes run side by side. At most MAX_WAITING frames wait in all lanes
+together; further ones are refused at once. `response.cancel` acts at once, whatever waits.
+"""
+
+import re
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from protocol.errors import RequestError
+from protocol.frame import read_map
+from protocol.live_ids import MAX_LIVE, LiveIds
+from protocol.refusal import shown
+from protocol.responses.answer import Answer, Event
+from protocol.responses.conversations import Conversations
+from protocol.responses.create import Create, read_create, to_generate
+from protocol.responses.error import DialectError, error_event
+from protocol.session import Frame
+from protocol.wire import (
+    Accepted,
+    Cancel,
+    ChatMessage,
+    Draining,
+    Failed,
+    Finished,
+    SessionCommand,
+    SessionEvent,
+    Tokens,
+    Warm,
+)
+
+MAX_WAITING = 256
+
+_STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}")
+_encoder = msgspec.json.Encoder()
+
+
+class ResponsesSession:
+    """State of one connection; implements `protocol.session.Session`.
+
+    `new_id(prefix)` makes a name never used before (`resp_…`, `msg_…`); `clock` is seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        *,
+        models: tuple[str, ...],
+        max_model_len: int,
+        new_id: Callable[[str], str],
+        clock: Callable[[], float],
+    ) -> None:
+        self._models = models
+        self._max_model_len = max_model_len
+        self._new_id = new_id
+        self._clock = clock
+        self._waiting: dict[str | None, deque[Create | RequestError]] = {}
+        """One entry for each lane that runs something; what waits behind it."""
+        self._answers: dict[str, Answer] = {}
+        self._ids = LiveIds()
+        self._conversations = Conversations()
+        self._commands: list[SessionCommand] = []
+        self._frames: list[Frame] = []
+
+    def receive_frame(self, frame: Frame) -> None:
+        """Take one complete WebSocket message; a bad one becomes an outgoing `error`."""
+        lane: str | None = None
+        try:
+            fields = read_map(frame, "json")
+            if fields.get("type") == "response.cancel":
+                self._cancel(fields)
+                return
+            lane = _read_lane(fields)
+            work: Create | RequestError = self._read(fields, lane)
+        except RequestError as error:
+            work = error
+        self._enqueue(lane, work)
+
+    def send_event(self, event: SessionEvent) -> None:
+        """Take one event of a running response; events of others are dropped."""
+        if isinstance(event, Draining):
+            return
+        answer = self._answers.get(event.id or "")
+        if answer is None:
+            return
+        match event:
+            case Tokens():
+                self._send_all(answer.tokens(event))
+            case Accepted():
+                self._send_all(answer.accepted())
+            case Finished():
+                self._send_all(answer.finished(event))
+                self._conversations.remember(event.id, answer.turns())
+                self._end(event.id, answer)
+            case Failed():
+                self._fail(event, answer)
+
+    def take_commands(self) -> list[SessionCommand]:
+        """Commands read so far, oldest first."""
+        commands, self._commands = self._commands, []
+        return commands
+
+    def take_frames(self) -> list[Frame]:
+        """Frames to send, oldest first."""
+        frames, self._frames = self._frames, []
+        return frames
+
+    def _read(self, fields: dict[str, object], lane: str | None) -> Create:
+        kind = fields.get("type")
+        if kind != "response.create":
+            message = f"type is {shown(kind)}; it must be response.create or response.cancel"
+            raise RequestError("invalid_request", message, param="type")
+        return read_create(fields, lane, self._models)
+
+    def _enqueue(self, lane: str | None, work: Create | RequestError) -> None:
+        if lane not in self._waiting:
+            self._waiting[lane] = deque([work])
+            self._run_next(lane)
+        elif sum(map(len, self._waiting.values())) < MAX_WAITING:
+            self._waiting[lane].append(work)
+        else:
+            message = f"{MAX_WAITING} requests wait on this connection already, which is the limit"
+            self._send(error_event(RequestError("overloaded", message, retry_after_ms=1000), lane))
+
+    def _run_next(self, lane: str | None) -> None:
+        """Answer what waits on an idle lane, up to the first that runs."""
+        waiting = self._waiting[lane]
+        while waiting:
+            work = waiting.popleft()
+            try:
+                if isinstance(work, RequestError):
+                    raise work
+                self._begin(work)
+            except RequestError as error:
+                self._send(error_event(error, lane))
+            else:
+                return
+        del self._waiting[lane]
+
+    def _begin(self, create: Create) -> None:
+        if self._ids.is_full:
+            message = f"this connection has {MAX_LIVE:,} responses running, which is the limit"
+            raise RequestError("overloaded", message, retry_after_ms=1000)
+        answer = Answer(create, self._new_id("resp"), self._new_id("msg"), self._clock)
+        answer.history = self._recall(create.fields.previous_response_id)
+        generate = to_generate(create, answer.id, answer.history, self._max_model_len)
+        self._answers[answer.id] = answer
+        self._ids.begin(answer.id)
+        self._commands.append(Warm(generate=generate) if create.warms else generate)
+
+    def _recall(self, previous: str | None) -> tuple[ChatMessage, ...]:
+        if previous is None:
+            return ()
+        turns = self._conversations.recall(previous)
+        if turns is None:
+            message = (
+                f"previous_response_id is {shown(previous)}; this connection has no finished response of that name"
+            )
+            raise DialectError("previous_response_not_found", message, param="previous_response_id")
+        return turns
+
+    def _cancel(self, fields: dict[str, object]) -> None:
+        name = fields.get("response_id")
+        if not isinstance(name, str):
+            message = f"response_id is {shown(name)}; it must be text"
+            self._send(error_event(RequestError("invalid_request", message, param="response_id"), None))
+        elif self._ids.is_heard(name):
+            self._commands.append(Cancel(id=name))
+        elif not self._ids.was_used(name):
+            message = f"response_id is {shown(name)}; this connection has no response of that name"
+            self._send(error_event(RequestError("unknown_id", message, param="response_id"), None))
+
+    def _fail(self, event: Failed, answer: Answer) -> None:
+        if answer.is_accepted:
+            self._send_all(answer.failed(event))
+        else:
+            error = RequestError(event.code, event.message, param=event.param, retry_after_ms=event.retry_after_ms)
+            self._send(error_event(error, answer.create.stream_id))
+        self._end(answer.id, answer)
+
+    def _end(self, name: str, answer: Answer) -> None:
+        del self._answers[name]
+        self._ids.end(name)
+        self._run_next(answer.create.stream_id)
+
+    def _send_all(self, events: list[Event]) -> None:
+        for event in events:
+            self._send(event)
+
+    def _send(self, event: Event) -> None:
+        self._frames.append(_encoder.encode(event).decode())
+
+
+def _read_lane(fields: dict[str, object]) -> str | None:
+    lane = fields.get("stream_id")
+    if lane is None:
+        return None
+    if not isinstance(lane, str) or not _STREAM_ID.fullmatch(lane):
+        message = f"stream_id is {shown(lane)}; it must be 1 to 256 of A-Z, a-z, 0-9, underscore, hyphen and period"
+        raise DialectError("invalid_stream_id", message, param="stream_id")
+    return lane
