@@ -1,0 +1,164 @@
+"""What one stream has been sent, holds and has handed on: no I/O, no clock. `client.stream` waits around it.
+
+    output tokens   0 ─────────── taken ─────────── held ─────────── granted
+                      handed to the       in the buffer    the server may
+                      caller                               still send
+
+The buffer needs no other bound than the credit: the server never sends past `granted`, which moves only as the caller
+takes. It is also what makes a reconnection exact: the server is asked to go on after `held`.
+"""
+
+from collections import deque
+
+from msgspec.structs import replace
+
+from client.errors import APIConnectionError, APIError, status_error
+from client.result import Result
+from protocol.messages import Timing, Usage
+from protocol.wire import Accepted, Credit, Failed, Finished, Generate, Resume, StreamCommand, Tokens, WireLogprob
+
+StreamItem = Accepted | Tokens | Finished
+_RESUME_REFUSALS = ("resume_expired", "unknown_id")
+
+
+class Ledger:
+    """The state of one request; `can_continue` means token ids are kept, so that it survives its connection."""
+
+    def __init__(self, generate: Generate, *, can_continue: bool) -> None:
+        self._generate = generate
+        self._can_continue = can_continue
+        self._buffer: deque[StreamItem | APIError] = deque()
+        self._tokens = list(generate.resume_tokens or [])
+        self._num_held = self._num_taken = len(self._tokens)
+        self._num_ungranted = 0
+        self._num_since_opening = 0
+        self._resume_token: str | None = None
+        self._resuming = False
+        self._prompt_tokens = 0
+        self._texts: list[str] = []
+        self._logprobs: list[WireLogprob] = []
+        self._finished: Finished | None = None
+        self.has_ended = False
+        """A terminal event has arrived: the server holds nothing of this request."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing waits to be taken."""
+        return not self._buffer
+
+    @property
+    def is_done(self) -> bool:
+        """The caller has taken the end."""
+        return self._finished is not None
+
+    @property
+    def has_first_token(self) -> bool:
+        """The caller has taken a token of this stream."""
+        return self._num_taken > len(self._generate.resume_tokens or [])
+
+    def open(self) -> StreamCommand | None:
+        """What to send on a new connection; None if nothing is left to ask for (then the stream has ended)."""
+        self.has_ended = self._resuming = False
+        self._num_since_opening = self._num_ungranted = 0
+        credit = max(self._generate.credit - (self._num_held - self._num_taken), 0)
+        if self._num_held == len(self._generate.resume_tokens or []):
+            return replace(self._generate, credit=credit)
+        if not self._can_continue:
+            self.fail(APIConnectionError(f"the connection was lost after {self._num_held} tokens; resumption is off"))
+            return None
+        if self._num_held == self._generate.max_tokens:
+            self._end_here()
+            return None
+        if self._resume_token is not None:
+            self._resuming = True
+            return Resume(id=self._generate.id, resume_token=self._resume_token, after=self._num_held)
+        return replace(self._generate, credit=credit, resume_tokens=self._tokens)
+
+    def receive(self, event: StreamItem | Failed) -> StreamCommand | None:
+        """Take one event of this request; returns what must be sent in answer to it, if anything."""
+        match event:
+            case Failed(code=code) if self._resuming and code in _RESUME_REFUSALS:
+                self._resume_token = None
+                return self.open()
+            case Failed(code=code, message=message, param=param, retry_after_ms=hint):
+                self.fail(status_error(code, message, param=param, retry_after_ms=hint))
+            case Tokens():
+                self._hold(event)
+            case Accepted(prompt_tokens=count, resume_token=token):
+                self._prompt_tokens = count
+                self._resume_token = token
+                self._buffer.append(event)
+            case Finished():
+                self.has_ended = True
+                self._buffer.append(event)
+        return None
+
+    def fail(self, error: APIError) -> None:
+        """End with `error`, after what is in the buffer."""
+        self.has_ended = True
+        self._buffer.append(error.for_request(self._generate.id))
+
+    def take(self) -> StreamItem | APIError:
+        """Hand the oldest event on; an error stays, so that whoever asks again gets the same answer."""
+        item = self._buffer[0]
+        if isinstance(item, APIError):
+            return item
+        self._buffer.popleft()
+        if isinstance(item, Tokens):
+            self._num_taken += item.count
+            self._num_ungranted += item.count
+            self._texts.append(item.text)
+            self._logprobs += item.logprobs or []
+        elif isinstance(item, Finished):
+            self._finished = item
+        return item
+
+    def grant(self) -> Credit | None:
+        """Credit to send now: what was taken, once it is half of the window."""
+        if self.has_ended or 2 * self._num_ungranted < self._generate.credit:
+            return None
+        credit = Credit(id=self._generate.id, tokens=self._num_ungranted)
+        self._num_ungranted = 0
+        return credit
+
+    def take_refusal(self) -> None:
+        """Drop the error at hand: the request is asked again."""
+        self._buffer.popleft()
+
+    @property
+    def nothing_came(self) -> bool:
+        """No token has arrived since the request was last (re)opened: asking again repeats nothing."""
+        return self._num_since_opening == 0
+
+    def result(self, *, has_left: bool) -> Result:
+        """What the caller has taken so far."""
+        done = self._finished
+        return Result(
+            request_id=self._generate.id,
+            text="".join(self._texts),
+            tokens=self._tokens[: self._num_taken],
+            num_tokens=self._num_taken,
+            finish_reason=done.reason if done else "cancelled" if has_left else None,
+            stop=done.stop if done else None,
+            usage=done.usage if done else Usage(),
+            timing=done.timing if done else Timing(),
+            logprobs=list(self._logprobs),
+        )
+
+    def _hold(self, event: Tokens) -> None:
+        if event.index != self._num_held:
+            self.fail(APIConnectionError(f"the server sent token {event.index} where {self._num_held} was due"))
+            return
+        if self._num_held + event.count - self._num_taken > self._generate.credit:
+            self.fail(APIConnectionError(f"the server sent more than its credit of {self._generate.credit} tokens"))
+            return
+        self._num_held += event.count
+        self._num_since_opening += event.count
+        self._tokens += event.tokens or []
+        self._buffer.append(event)
+
+    def _end_here(self) -> None:
+        """All of max_tokens arrived and only the terminal event was lost with its connection."""
+        usage = Usage(prompt_tokens=self._prompt_tokens, completion_tokens=self._num_held)
+        self.has_ended = True
+        self._buffer.append(Finished(id=self._generate.id, reason="length", usage=usage, timing=Timing()))

@@ -1,0 +1,186 @@
+"""One generation as its caller sees it: an async context manager, an async iterator of text, a result.
+
+It waits, times out and retries; what has arrived is counted by `client.ledger`, the socket belongs to `client.link`.
+"""
+
+import asyncio
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from client.errors import APIError, APITimeoutError, OverloadedError
+from client.ledger import Ledger, StreamItem
+from client.result import Result
+from client.settings import Timeouts
+from protocol.wire import Failed, Generate, StreamCommand, Tokens
+
+if TYPE_CHECKING:
+    from client.link import Link
+
+_MAX_OVERLOAD_RETRIES = 2
+_DEFAULT_RETRY_MS = 500
+
+
+class Stream:
+    """Enter it to send the request; read it from one task; leaving it early cancels the request on the server."""
+
+    def __init__(self, link: "Link", generate: Generate, *, timeouts: Timeouts, can_continue: bool) -> None:
+        self._link = link
+        self._ledger = Ledger(generate, can_continue=can_continue)
+        self._timeouts = timeouts
+        self._arrived = asyncio.Event()
+        self._entered_at = 0.0
+        self._num_overload_retries = 0
+        self._has_left = False
+        self.request_id = generate.id
+        """The request's id on the wire and in the server's log."""
+
+    async def __aenter__(self) -> Self:
+        """Send the request; connects first if need be.
+
+        Raises APIConnectionError, APITimeoutError, AuthenticationError, ConflictError.
+        """
+        self._entered_at = asyncio.get_running_loop().time()
+        try:
+            await self._link.attach(self)
+        except BaseException:
+            await self._leave()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Cancel the request on the server unless it has ended."""
+        await self._leave()
+
+    def __aiter__(self) -> Self:
+        """Itself: iterating yields pieces of text as they arrive, never half a character."""
+        return self
+
+    async def __anext__(self) -> str:
+        """The next piece of text; raises what `next_event` raises."""
+        while (event := await self.next_event()) is not None:
+            if isinstance(event, Tokens) and event.text:
+                return event.text
+        raise StopAsyncIteration
+
+    def events(self) -> "Events":
+        """Iterate over whole events instead of text; raises what `next_event` raises."""
+        return Events(self)
+
+    async def next_event(self) -> StreamItem | None:
+        """Accepted (again after a reconnection), Tokens, and Finished at last; None after that.
+
+        Raises APIStatusError if the request fails, APIConnectionError if the connection is lost for good,
+        APITimeoutError if a timeout passes. Safe to cancel: no event is lost.
+        """
+        if self._ledger.is_done or self._has_left:
+            return None
+        item = await self._next_item()
+        if credit := self._ledger.grant():
+            await self._link.send(credit)
+        return item
+
+    @property
+    def result(self) -> Result:
+        """What the caller has taken so far; complete once `finish_reason` is set."""
+        return self._ledger.result(has_left=self._has_left)
+
+    async def _leave(self) -> None:
+        if not self._ledger.is_done:
+            self._has_left = True
+        if self.is_live:
+            await self._link.detach(self)
+
+    async def _next_item(self) -> StreamItem:
+        while True:
+            await self._wait_for_item()
+            item = self._ledger.take()
+            if not isinstance(item, APIError):
+                return item
+            await self._retry_or_raise(item)
+
+    async def _wait_for_item(self) -> None:
+        now = asyncio.get_running_loop().time()
+        moment, words = min(self._limits(now), default=(None, ""))
+        while self._ledger.is_empty:
+            self._arrived.clear()
+            try:
+                async with asyncio.timeout_at(moment):
+                    await self._arrived.wait()
+            except TimeoutError:
+                if self._ledger.is_empty:
+                    raise APITimeoutError(f"no answer within {words}", request_id=self.request_id) from None
+
+    def _limits(self, now: float) -> list[tuple[float, str]]:
+        """The timeouts that count from here on, as (moment on the loop's clock, words)."""
+        timeouts = self._timeouts
+        limits = []
+        if timeouts.total_s is not None:
+            limits.append((self._entered_at + timeouts.total_s, f"the total timeout of {timeouts.total_s:g} s"))
+        if self._ledger.has_first_token:
+            if timeouts.idle_s is not None:
+                limits.append((now + timeouts.idle_s, f"the idle timeout of {timeouts.idle_s:g} s"))
+        elif timeouts.first_token_s is not None:
+            moment = self._entered_at + timeouts.first_token_s
+            limits.append((moment, f"the first-token timeout of {timeouts.first_token_s:g} s"))
+        return limits
+
+    async def _retry_or_raise(self, error: APIError) -> None:
+        """Ask again after the server's hint if it was only busy and there is time; else raise."""
+        now = asyncio.get_running_loop().time()
+        wait_s = (_DEFAULT_RETRY_MS if error.retry_after_ms is None else error.retry_after_ms) / 1000
+        is_late = any(now + wait_s > moment for moment, _ in self._limits(now))
+        is_busy = isinstance(error, OverloadedError) and error.code == "overloaded" and self._ledger.nothing_came
+        if not is_busy or is_late or self._num_overload_retries == _MAX_OVERLOAD_RETRIES:
+            raise error
+        self._num_overload_retries += 1
+        await asyncio.sleep(wait_s)
+        self._ledger.take_refusal()
+        await self._link.attach(self)
+
+    # ---- the link's side --------------------------------------------------------------------------------------------
+
+    @property
+    def is_live(self) -> bool:
+        """The server may still send events of it."""
+        return not self._ledger.has_ended
+
+    @property
+    def is_wanted(self) -> bool:
+        """Someone still reads it: after a reconnection it goes on."""
+        return self.is_live and not self._has_left
+
+    def open(self) -> StreamCommand | None:
+        """What to send on a new connection, if anything."""
+        command = self._ledger.open()
+        self._arrived.set()
+        return command
+
+    def receive(self, event: StreamItem | Failed) -> StreamCommand | None:
+        """Take one event; returns what must be sent in answer, if anything."""
+        answer = self._ledger.receive(event)
+        self._arrived.set()
+        return answer
+
+    def fail(self, error: APIError) -> None:
+        """End: nothing more will come."""
+        self._ledger.fail(error)
+        self._arrived.set()
+
+
+class Events:
+    """The events of one stream, in order."""
+
+    def __init__(self, stream: "Stream") -> None:
+        self._stream = stream
+
+    def __aiter__(self) -> Self:
+        """Itself."""
+        return self
+
+    async def __anext__(self) -> StreamItem:
+        """The next event; raises what `Stream.next_event` raises."""
+        if (event := await self._stream.next_event()) is None:
+            raise StopAsyncIteration
+        return event
