@@ -60,10 +60,11 @@ class Link:
             answer.cancel()
 
     async def close(self) -> None:
-        """Drop the connection; what has not been sent is dropped too."""
+        """Send what is queued as far as the socket takes it, then drop the connection."""
         if self._connecting is not None:
             self._connecting.cancel()
             await asyncio.wait([self._connecting])
+        self._flush()
         if self._connection is not None:
             self._connection.close()
         self._lose("the ref was closed")

@@ -1,0 +1,58 @@
+"""Metrics of one actor as a message, and the two that the runtime itself keeps: mailbox depth and event loop lag.
+
+Every actor keeps a private registry; whoever renders `/metrics` asks all of them and merges by family.
+"""
+
+from collections.abc import Callable
+from typing import Literal, cast
+
+from prometheus_client import CollectorRegistry, Gauge, Histogram
+
+from actors.runtime.clock import Clock
+from protocol.messages import MetricFamily, MetricsSnapshot, Sample
+
+LAG_PERIOD_S = 0.1
+LAG_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+
+
+def snapshot_of(registry: CollectorRegistry) -> MetricsSnapshot:
+    """All families of `registry`; the creation times that the library adds to counters are left out."""
+    return MetricsSnapshot(
+        [
+            MetricFamily(
+                family.name,
+                cast("Literal['gauge', 'counter', 'histogram']", family.type),
+                family.documentation,
+                [
+                    Sample(sample.name, dict(sample.labels), sample.value)
+                    for sample in family.samples
+                    if not sample.name.endswith("_created")
+                ],
+            )
+            for family in registry.collect()
+        ]
+    )
+
+
+class RuntimeMetrics:
+    """How an actor's mailbox and its event loop are doing: `mailbox_depth{actor}`, `event_loop_lag_seconds{actor}`."""
+
+    def __init__(self, actor: str, depth: Callable[[], int]) -> None:
+        self.registry = CollectorRegistry()
+        Gauge("tokenstage_mailbox_depth", "Messages waiting.", ["actor"], registry=self.registry).labels(
+            actor
+        ).set_function(depth)
+        self._lag = Histogram(
+            "tokenstage_event_loop_lag_seconds",
+            "How late the event loop wakes a sleeper.",
+            ["actor"],
+            buckets=LAG_BUCKETS,
+            registry=self.registry,
+        ).labels(actor)
+
+    async def sample_lag(self, clock: Clock) -> None:
+        """Measure for ever; spawn it."""
+        while True:
+            due = clock.now() + LAG_PERIOD_S
+            await clock.sleep(LAG_PERIOD_S)
+            self._lag.observe(max(0.0, clock.now() - due))

@@ -1,0 +1,160 @@
+"""The worker actor: StepPlan in, StepResult out; the device runs beside it, so health is answered during a step.
+
+Owns the device thread and the count of plans handed to it. Never decides anything, never retries: a device error is
+told to the scheduler (WorkerFailed) and ends this actor. Read `device_thread` next.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, assert_never
+
+import structlog
+
+from actors.runtime.actor import Actor
+from actors.runtime.metrics import snapshot_of
+from actors.runtime.ref import ActorRef
+from actors.worker.config import WorkerConfig
+from actors.worker.device_thread import DeviceThread
+from actors.worker.metrics import WorkerMetrics
+from cuda.devices.device import Device, PoolInfo
+from protocol.errors import PartFailed
+from protocol.messages import (
+    CollectMetrics,
+    ExecuteStep,
+    GetHealth,
+    Health,
+    SchedulerInbox,
+    StepCompleted,
+    WorkerFailed,
+    WorkerInbox,
+    WorkerReady,
+)
+from protocol.step import StepPlan, StepResult
+
+MAX_PLANS = 4
+CLOSE_TIMEOUT_S = 5.0
+
+log = structlog.get_logger()
+
+
+class WorkerActor(Actor[WorkerInbox]):
+    """One device behind a mailbox. At most MAX_PLANS plans are held; one more is a scheduler's mistake and fails it."""
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        device: Callable[[], Device],
+        scheduler: ActorRef[SchedulerInbox],
+        *,
+        on_progress: Callable[[float], None] = lambda _: None,
+    ) -> None:
+        self._config = config
+        self._scheduler = scheduler
+        self._on_progress = on_progress
+        self._metrics = WorkerMetrics(config)
+        self._thread = DeviceThread(device, self, name=f"device-{config.device}")
+        self._outgoing: asyncio.Queue[SchedulerInbox | Exception] = asyncio.Queue(MAX_PLANS + 2)  # cannot be full: a
+        # scheduler that has not heard the answers to MAX_PLANS plans sends no more
+        self._loaded: float = 0.0
+        """Fraction; at 1 plans are executed."""
+        self._num_plans = 0
+        """Handed to the device and not completed."""
+        self._running: tuple[StepPlan, float] | None = None
+        """The plan being executed and since when."""
+
+    def is_control(self, message: WorkerInbox) -> bool:
+        """Everything but plans, whose order matters."""
+        return not isinstance(message, ExecuteStep)
+
+    async def started(self) -> None:
+        """Begin to load; WorkerReady tells the scheduler when that is done."""
+        self.spawn(self._tell_scheduler(), name="tell-scheduler")
+        self._thread.start(asyncio.get_running_loop())
+
+    async def receive(self, message: WorkerInbox) -> Any:  # noqa: ANN401 - answers differ by message
+        """Handle one message."""
+        match message:
+            case ExecuteStep(plan):
+                self._execute(plan)
+            case GetHealth():
+                return self._health()
+            case CollectMetrics():
+                return snapshot_of(self._metrics.registry)
+            case _:
+                assert_never(message)
+        return None
+
+    async def stopped(self) -> None:
+        """Close the device after the step that runs."""
+        await self._thread.close(CLOSE_TIMEOUT_S)
+
+    def _execute(self, plan: StepPlan) -> None:
+        if plan.epoch != self._config.epoch:
+            log.info("stale plan dropped", epoch=plan.epoch, step=plan.step)
+            return
+        if self._num_plans == MAX_PLANS:
+            raise PartFailed(f"step {plan.step} came while {MAX_PLANS} plans were held")
+        self._num_plans += 1
+        self._thread.execute(plan)
+
+    def _health(self) -> Health:
+        if self._loaded < 1:
+            return Health(ok=False, detail=f"loading, {self._loaded:.0%}")
+        if self._running is None:
+            return Health(ok=True, detail="idle")
+        plan, since = self._running
+        running_s = time.monotonic() - since
+        return Health(
+            ok=running_s <= self._config.step_deadline_s,
+            detail=f"step {plan.step} for {running_s:.3f} s",
+            num_running=self._num_plans,
+        )
+
+    async def _tell_scheduler(self) -> None:
+        while not isinstance(message := await self._outgoing.get(), Exception):
+            await self._scheduler.tell(message)
+        line = f"{type(message).__name__}: {message}".splitlines()[0]
+        await self._scheduler.tell(WorkerFailed(self._config.index, self._config.epoch, line))
+        raise PartFailed(f"the device failed: {line}") from message
+
+    # ---- called by the device thread, on the loop -------------------------------------------------------------------
+
+    def device_progressed(self, fraction: float) -> None:
+        """Loading has come this far."""
+        self._loaded = min(fraction, 0.999)
+        self._on_progress(fraction)
+
+    def device_loaded(self, pool: PoolInfo, load_s: float) -> None:
+        """Plans may be executed."""
+        self._loaded = 1.0
+        self._on_progress(1.0)
+        log.info("loaded", device=self._config.device, num_pages=pool.num_pages, load_s=round(load_s, 3))
+        self._outgoing.put_nowait(
+            WorkerReady(
+                worker=self._config.index,
+                epoch=self._config.epoch,
+                num_pages=pool.num_pages,
+                page_size=pool.page_size,
+                weights_bytes=pool.weights_bytes,
+                kv_bytes=pool.kv_bytes,
+                device=self._config.device,
+                load_s=load_s,
+            )
+        )
+
+    def step_began(self, plan: StepPlan) -> None:
+        """The device has taken up a plan."""
+        self._running = (plan, time.monotonic())
+
+    def step_completed(self, result: StepResult) -> None:
+        """The device has executed a plan."""
+        self._running = None
+        self._num_plans -= 1
+        self._outgoing.put_nowait(StepCompleted(self._config.index, result))
+        self._metrics.step_completed(result)
+
+    def device_failed(self, error: Exception) -> None:
+        """The device is lost."""
+        log.error("device failed", device=self._config.device, error=repr(error), exc_info=error)
+        self._outgoing.put_nowait(error)

@@ -1,0 +1,109 @@
+"""The one thread that a worker's device lives on: made, loaded, run and closed there.
+
+The next plan waits right beside the device while a step runs, so the device sits idle only when no plan is there.
+Owns the two measures of that: `duration_s` and `gap_s` of every StepResult. Never touches actor state: what it has to
+say is posted to the event loop.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+from threading import Thread
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from cuda.devices.device import Device, PoolInfo
+from protocol.step import StepPlan, StepResult
+
+
+class Listener(Protocol):
+    """Who hears from the device; all calls are made on the event loop."""
+
+    def device_progressed(self, fraction: float) -> None:
+        """Loading has come this far, 0..1."""
+
+    def device_loaded(self, pool: PoolInfo, load_s: float) -> None:
+        """Plans may be executed."""
+
+    def step_began(self, plan: StepPlan) -> None:
+        """The device has taken up a plan."""
+
+    def step_completed(self, result: StepResult) -> None:
+        """The device has executed a plan."""
+
+    def device_failed(self, error: Exception) -> None:
+        """The device is lost; nothing more comes."""
+
+
+class DeviceThread:
+    """Runs `make_device()` and then plans, in order, until `close`."""
+
+    def __init__(self, make_device: Callable[[], Device], listener: Listener, *, name: str) -> None:
+        self._make_device = make_device
+        self._listener = listener
+        self._loop: asyncio.AbstractEventLoop
+        self._plans: SimpleQueue[StepPlan | None] = SimpleQueue()  # the actor bounds it: it knows what it has handed in
+        self._ended = asyncio.Event()
+        self._thread = Thread(target=self._run, name=name, daemon=True)  # a stuck kernel must not keep the process
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin to load; `loop` is where the listener lives."""
+        self._loop = loop
+        self._thread.start()
+
+    def execute(self, plan: StepPlan) -> None:
+        """Hand in the next plan."""
+        self._plans.put(plan)
+
+    async def close(self, timeout_s: float) -> None:
+        """Let the plans handed in end and close the device; gives up waiting after `timeout_s`."""
+        if self._thread.ident is None:
+            return  # never started
+        self._plans.put(None)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._ended.wait()
+        except TimeoutError:
+            return  # a daemon thread: it ends with the process
+
+    # ---- on the thread ----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._live()
+        except Exception as error:  # noqa: BLE001 - handed to the actor, which fails with it
+            self._post(self._listener.device_failed, error)
+        finally:
+            self._post(self._ended.set)
+
+    def _live(self) -> None:
+        begin = time.perf_counter()
+        device = self._make_device()
+        try:
+            pool = device.load(lambda fraction: self._post(self._listener.device_progressed, fraction))
+            self._post(self._listener.device_loaded, pool, time.perf_counter() - begin)
+            self._execute_plans(device)
+        finally:
+            device.close()
+
+    def _execute_plans(self, device: Device) -> None:
+        idle_since: float | None = None
+        while (plan := self._plans.get()) is not None:
+            self._post(self._listener.step_began, plan)
+            begin = time.perf_counter()
+            gap_s = begin - idle_since if idle_since is not None and _continues(plan) else 0.0
+            result = device.execute(plan)
+            idle_since = time.perf_counter()
+            result = replace(result, duration_s=idle_since - begin, gap_s=gap_s)
+            self._post(self._listener.step_completed, result)
+
+    def _post(self, call: Callable[..., None], *arguments: object) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(call, *arguments)
+
+
+def _continues(plan: StepPlan) -> bool:
+    """Whether some row was running before: only then was the device kept waiting; else nobody wanted anything."""
+    return len(plan.rows) > len(plan.starts)
