@@ -1,0 +1,1 @@
+"""The ingress: sockets and pages for clients, one actor for the engine. Read `actor` first."""

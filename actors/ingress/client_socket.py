@@ -1,0 +1,73 @@
+"""A server-side WebSocket that never buffers without bound: it says when it is full, and then reads nothing either.
+
+websockets' own `send` costs a coroutine for each frame and waits inside; here all frames of a tick leave in one write,
+at once, and whoever writes looks at `is_writable` before. Owns no tasks and no clock. Read `connection` next.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from websockets.asyncio.server import ServerConnection
+from websockets.protocol import State
+
+from protocol.session import Frame
+
+
+class ClientSocket(ServerConnection):
+    """One client's socket, made by the server for each TCP connection."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - passed through
+        super().__init__(*arguments, **options)
+        self.tenant: str | None = None
+        """Set while shaking hands; None: no valid key yet."""
+        self._writable = asyncio.Event()
+        self._writable.set()
+
+    @property
+    def is_open(self) -> bool:
+        """Frames can be sent."""
+        return self.protocol.state is State.OPEN and not self.transport.is_closing()
+
+    @property
+    def is_writable(self) -> bool:
+        """The client keeps up: less than the write limit is unsent."""
+        return not self.paused
+
+    async def wait_writable(self) -> None:
+        """Wait until the client has caught up, or is gone."""
+        await self._writable.wait()
+
+    def send_frames(self, frames: Sequence[Frame]) -> None:
+        """Write whole messages (text for str, binary for bytes) now; dropped when the socket is closing."""
+        if not self.is_open:
+            return
+        protocol = self.protocol
+        for frame in frames:
+            if isinstance(frame, str):
+                protocol.send_text(frame.encode())
+            else:
+                protocol.send_binary(frame)
+        self.transport.write(b"".join(protocol.data_to_send()))
+
+    def abort(self) -> None:
+        """Drop the TCP connection without a farewell: for clients that would not read one."""
+        self.transport.abort()
+
+    def pause_writing(self) -> None:
+        """The write buffer is full. A client that does not read may not write (its pings cost answers) either."""
+        super().pause_writing()
+        self._writable.clear()
+        self.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """The write buffer has drained."""
+        super().resume_writing()
+        self._writable.set()
+        if not self.recv_messages.paused and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nobody waits for a client that is gone."""
+        super().connection_lost(exc)
+        self._writable.set()

@@ -1,0 +1,276 @@
+"""One client connection: a dialect session, the streams it asked for, and the socket between.
+
+A reader takes frames in order and hands commands on; events leave from `flush`, once a tick, and only while the client
+keeps up: else they wait in their streams, and the writer task flushes once the socket has drained. `enforce_deadlines`
+drops clients that do not authenticate or do not read. `except Exception` stands here: what breaks is one client's.
+"""
+
+import asyncio
+import math
+from typing import assert_never
+
+import structlog
+from websockets.exceptions import ConnectionClosed
+
+from actors.ingress.client_socket import ClientSocket
+from actors.ingress.config import IngressConfig
+from actors.ingress.desk import Desk
+from actors.ingress.stream import Stream
+from protocol.errors import RequestError
+from protocol.session import Session
+from protocol.wire import (
+    Authenticate,
+    Cancel,
+    Credit,
+    Draining,
+    Failed,
+    Generate,
+    Resume,
+    SessionCommand,
+    Warm,
+)
+
+log = structlog.get_logger()
+
+GOING_AWAY = 1001
+ABNORMAL = 1006
+POLICY = 1008
+INTERNAL = 1011
+OVERLOADED = 1013
+
+
+class Connection:
+    """Lives as long as its socket; `run` is its whole life."""
+
+    def __init__(self, socket: ClientSocket, session: Session, desk: Desk, config: IngressConfig) -> None:
+        self._socket = socket
+        self._session = session
+        self._desk = desk
+        self._config = config
+        self._tenant = socket.tenant
+        self._streams: dict[str, Stream] = {}
+        self._news: list[Stream] = []
+        """Streams with events to take."""
+        self._is_dirty = False
+        self._authenticate_by = desk.clock.now() + config.authenticate_timeout_s
+        self._stalled_at: float | None = None
+        """Since when the socket is full."""
+        self._closing: tuple[int, str] | None = None
+        self._close_by = math.inf
+        self._writer_due = asyncio.Event()
+        self._commands: list[SessionCommand] = []
+        """Found while flushing, not obeyed yet."""
+        self._obeying = asyncio.Lock()
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing runs and nothing waits to be sent."""
+        return not self._streams and not self._commands and self._stalled_at is None
+
+    async def run(self) -> int:
+        """Serve until the socket is closed; returns the close code."""
+        code: int | None = None
+        try:
+            self.flush()
+            async with asyncio.TaskGroup() as tasks:
+                writer = tasks.create_task(self._write())
+                await self._read()
+                writer.cancel()
+        except Exception:
+            log.exception("connection failed")
+            code = INTERNAL
+            await self._socket.close(code)
+        finally:
+            self._leave()
+        if self._closing is not None:
+            return self._closing[0]
+        return code or self._socket.close_code or ABNORMAL
+
+    def close(self, code: int, reason: str) -> None:
+        """Ask for a close handshake after what is buffered; at once when the client does not read."""
+        if self._closing is not None:
+            return
+        self._closing = (code, reason)
+        self._close_by = self._desk.clock.now() + self._config.close_timeout_s
+        self._writer_due.set()
+        if not self._socket.is_writable:
+            self._socket.abort()
+
+    def abort(self) -> None:
+        """Drop the client without a farewell."""
+        self._socket.abort()
+
+    def announce_drain(self, deadline_ms: int) -> None:
+        """Tell the client how long its requests have."""
+        self._session.send_event(Draining(deadline_ms=deadline_ms))
+        self._soil()
+
+    def enforce_deadlines(self, now: float) -> None:
+        """Part with a client that has not shown a key, or has not read, for too long."""
+        if now >= self._close_by:
+            self.abort()
+        if self._tenant is None and now >= self._authenticate_by:
+            self.close(POLICY, "no key within the time allowed")
+        if self._stalled_at is not None and now >= self._stalled_at + self._config.send_timeout_s:
+            log.info("client dropped: it does not read", streams=len(self._streams))
+            self.close(POLICY, "not reading")
+
+    def flush(self) -> None:
+        """Send all that is due, in one write; nothing while the client does not keep up."""
+        self._is_dirty = False
+        if self._is_stalled():
+            return
+        self._take_news()
+        frames = self._session.take_frames()
+        if frames:
+            self._socket.send_frames(frames)
+            self._is_stalled()
+
+    def _take_news(self) -> None:
+        """Events of streams to the session. The end of one request may let the next of its lane begin."""
+        news, self._news = self._news, []
+        for stream in news:
+            for event in stream.take_events():
+                self._session.send_event(event)
+            if stream.has_ended:
+                self._streams.pop(stream.client_id, None)
+                self._commands += self._session.take_commands()
+        if self._commands:
+            self._writer_due.set()
+
+    def _is_stalled(self) -> bool:
+        """Whether the client does not keep up; keeps the time since when, and has the writer wait for it."""
+        if self._socket.is_writable:
+            self._stalled_at = None
+            return False
+        if self._stalled_at is None:
+            self._stalled_at = self._desk.clock.now()
+        self._writer_due.set()
+        return True
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                frame = await self._socket.recv()
+                await self._socket.wait_writable()
+                self._session.receive_frame(frame)
+                await self._obey_all()
+                self.flush()
+                await asyncio.sleep(0)  # a client that sends without end must not keep others from their turn
+        except ConnectionClosed:
+            return
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                await self._writer_due.wait()
+                self._writer_due.clear()
+                if self._closing is not None:
+                    await self._socket.close(*self._closing)
+                    return
+                await self._socket.wait_writable()
+                await self._obey_all()
+                self.flush()
+        except ConnectionClosed:
+            return
+
+    async def _obey_all(self) -> None:
+        """Commands in order, one at a time whichever task found them: a cancel must find what it cancels."""
+        async with self._obeying:
+            while commands := self._commands + self._session.take_commands():
+                self._commands = []
+                for command in commands:
+                    await self._obey(command)
+
+    async def _obey(self, command: SessionCommand) -> None:
+        try:
+            if isinstance(command, Authenticate):
+                self._authenticate(command.key)
+            else:
+                await self._serve(command)
+        except RequestError as error:
+            self._desk.metrics.count_failure(error.code)
+            self._session.send_event(
+                Failed(
+                    id=_name_of(command),
+                    code=error.code,
+                    message=error.message,
+                    param=error.param,
+                    retry_after_ms=error.retry_after_ms,
+                )
+            )
+
+    async def _serve(self, command: Generate | Warm | Cancel | Credit | Resume) -> None:
+        if self._tenant is None:
+            raise RequestError("unauthenticated", "no valid key has been sent on this connection")
+        match command:
+            case Generate():
+                await self._generate(command, self._tenant, warm=False)
+            case Warm(generate=generate):
+                await self._generate(generate, self._tenant, warm=True)
+            case Cancel(id=name):
+                if name in self._streams:
+                    self._desk.live.cancel(self._streams[name])
+            case Credit(id=name, tokens=tokens):
+                if name in self._streams:
+                    self._desk.live.grant(self._streams[name], tokens)
+            case Resume():
+                message = "resume_token is unknown or its time is over; send resume_tokens instead"
+                raise RequestError("resume_expired", message, param="resume_token")
+            case _:
+                assert_never(command)
+
+    async def _generate(self, generate: Generate, tenant: str, *, warm: bool) -> None:
+        desk = self._desk
+        desk.status.check_open()
+        stream = await desk.requests.read(
+            generate,
+            request=desk.live.next_number(),
+            tenant=tenant,
+            max_model_len=desk.status.max_model_len,
+            warm=warm,
+        )
+        desk.status.check_open()  # again: a long prompt took its time
+        stream.listen(self._note)
+        self._streams[generate.id] = stream
+        if stream.has_ended:
+            return
+        try:
+            await desk.live.submit(stream)
+        except BaseException:
+            self._streams.pop(generate.id, None)
+            raise
+
+    def _authenticate(self, key: str) -> None:
+        if self._tenant is not None:
+            return
+        self._tenant = self._desk.keys.tenant_of(key)
+        if self._tenant is None:
+            self.close(POLICY, "wrong key")
+            raise RequestError("unauthenticated", "the key is not valid", param="key")
+
+    def _note(self, stream: Stream) -> None:
+        self._news.append(stream)
+        self._soil()
+
+    def _soil(self) -> None:
+        if not self._is_dirty:
+            self._is_dirty = True
+            self._desk.due.append(self.flush)
+
+    def _leave(self) -> None:
+        """The client is gone: what it asked for is not wanted any more."""
+        streams, self._streams, self._news = self._streams, {}, []
+        for stream in streams.values():
+            stream.listen(None)
+            self._desk.live.cancel(stream)
+
+
+def _name_of(command: SessionCommand) -> str | None:
+    match command:
+        case Authenticate():
+            return None
+        case Warm(generate=generate):
+            return generate.id
+        case _:
+            return command.id

@@ -1,0 +1,78 @@
+"""All open connections: each one's life from handshake to close, and what is done to all of them at once.
+
+Full-policy: past `max_connections` a new one is closed with 1013.
+"""
+
+from websockets.asyncio.server import ServerConnection
+
+from actors.ingress.client_socket import ClientSocket
+from actors.ingress.config import IngressConfig
+from actors.ingress.connection import GOING_AWAY, OVERLOADED, Connection
+from actors.ingress.desk import Desk
+from actors.ingress.sessions import new_session
+from protocol.model_info import ModelInfo
+
+
+class Connections:
+    """`serve` is the websockets server's handler."""
+
+    def __init__(self, config: IngressConfig, model: ModelInfo, desk: Desk) -> None:
+        self._config = config
+        self._model = model
+        self._desk = desk
+        self._open: set[Connection] = set()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def are_idle(self) -> bool:
+        """Every client has got everything."""
+        return all(connection.is_idle for connection in self._open)
+
+    async def serve(self, socket: ServerConnection) -> None:
+        """One connection, until it is closed."""
+        if not isinstance(socket, ClientSocket):
+            raise TypeError(f"a ClientSocket was expected, not {type(socket).__name__}")
+        self._desk.metrics.count_open()
+        code = await self._run(socket)
+        self._desk.metrics.count_close(code)
+
+    def announce_drain(self, deadline_ms: int) -> None:
+        """Tell every client."""
+        for connection in self._open:
+            connection.announce_drain(deadline_ms)
+
+    def enforce_deadlines(self) -> None:
+        """Part with clients that keep the server waiting."""
+        now = self._desk.clock.now()
+        for connection in tuple(self._open):
+            connection.enforce_deadlines(now)
+
+    def close(self, code: int, reason: str) -> None:
+        """Start to close every connection."""
+        for connection in tuple(self._open):
+            connection.close(code, reason)
+
+    def abort(self) -> None:
+        """Drop every connection."""
+        for connection in tuple(self._open):
+            connection.abort()
+
+    async def _run(self, socket: ClientSocket) -> int:
+        if self._desk.status.is_drained:
+            return await _turn_away(socket, GOING_AWAY, "the server is going away")
+        if len(self._open) >= self._config.max_connections:
+            return await _turn_away(socket, OVERLOADED, "too many connections")
+        session = new_session(socket, self._model, self._desk.status, self._config.max_message_bytes)
+        connection = Connection(socket, session, self._desk, self._config)
+        self._open.add(connection)
+        try:
+            return await connection.run()
+        finally:
+            self._open.discard(connection)
+
+
+async def _turn_away(socket: ClientSocket, code: int, reason: str) -> int:
+    await socket.close(code, reason)
+    return code

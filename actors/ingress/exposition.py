@@ -1,0 +1,61 @@
+"""Many actors' metrics as one page of Prometheus text (format 0.0.4). Pure."""
+
+from collections.abc import Iterable
+
+from protocol.messages import MetricFamily, MetricsSnapshot, Sample
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def merge(snapshots: Iterable[MetricsSnapshot]) -> list[MetricFamily]:
+    """One family for each name; samples of the same name and labels are added up."""
+    families: dict[str, MetricFamily] = {}
+    samples: dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}
+    for family in (family for snapshot in snapshots for family in snapshot.families):
+        families.setdefault(family.name, family)
+        values = samples.setdefault(family.name, {})
+        for sample in family.samples:
+            key = (sample.name, tuple(sample.labels.items()))
+            values[key] = values.get(key, 0.0) + sample.value
+    return [
+        MetricFamily(
+            name,
+            family.kind,
+            family.help,
+            [Sample(key[0], dict(key[1]), value) for key, value in samples[name].items()],
+        )
+        for name, family in sorted(families.items())
+    ]
+
+
+def render(families: Iterable[MetricFamily]) -> str:
+    """The page; help and label values are escaped as the format asks."""
+    lines: list[str] = []
+    for family in families:
+        name = family.name
+        if family.kind == "counter" and not name.endswith("_total"):
+            name += "_total"
+        lines += [f"# HELP {name} {_escape(family.help)}", f"# TYPE {name} {family.kind}"]
+        lines += [_line(sample) for sample in family.samples if not sample.name.endswith("_created")]
+    return "\n".join(lines) + "\n"
+
+
+def _line(sample: Sample) -> str:
+    labels = ",".join(f'{name}="{_quote(value)}"' for name, value in sample.labels.items())
+    return f"{sample.name}{{{labels}}} {_number(sample.value)}" if labels else f"{sample.name} {_number(sample.value)}"
+
+
+def _number(value: float) -> str:
+    if value != value:  # noqa: PLR0124 - NaN
+        return "NaN"
+    if value in (float("inf"), float("-inf")):
+        return "+Inf" if value > 0 else "-Inf"
+    return str(int(value)) if value == int(value) else repr(value)
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", r"\\").replace("\n", r"\n")
+
+
+def _quote(value: str) -> str:
+    return _escape(value).replace('"', r"\"")

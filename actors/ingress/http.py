@@ -1,0 +1,151 @@
+"""The HTTP pages on the port of the sockets: GET and HEAD, one answer a connection. Owns no state but the chat page."""
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from email.utils import formatdate
+from http import HTTPStatus
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from websockets.datastructures import Headers
+from websockets.http11 import Request, Response
+
+from actors.ingress import exposition
+from actors.ingress.config import IngressConfig
+from actors.ingress.engine_probe import EngineProbe
+from actors.ingress.metrics import IngressMetrics
+from actors.ingress.status import EngineStatus
+from protocol.model_info import ModelInfo
+
+OPEN_PATHS = ("/", "/health", "/healthz", "/readyz")
+"""Answered without a key."""
+PAGE = Path(__file__).parent / "pages" / "index.html"
+_INLINE_SCRIPT = re.compile(rb"<script(?:\s[^>]*)?>(.*?)</script>", re.DOTALL | re.IGNORECASE)
+
+
+def _version() -> str:
+    try:
+        return version("tokenstage")
+    except PackageNotFoundError:  # run from a checkout
+        return "0+checkout"
+
+
+VERSION = _version()
+
+
+class Pages:
+    """Answers every path that is no WebSocket's."""
+
+    def __init__(
+        self,
+        config: IngressConfig,
+        model: ModelInfo,
+        status: EngineStatus,
+        probe: EngineProbe,
+        metrics: IngressMetrics,
+    ) -> None:
+        self._config = config
+        self._model = model
+        self._status = status
+        self._probe = probe
+        self._metrics = metrics
+        self._page = PAGE.read_bytes() if PAGE.is_file() else b"<!doctype html><title>tokenstage</title>tokenstage"
+        self._page_headers = {
+            "Content-Type": "text/html; charset=utf-8",
+            "Content-Security-Policy": _policy(self._page),
+        }
+
+    async def answer(self, request: Request, path: str) -> Response:
+        """The response to a GET or HEAD of `path`; other methods are 405, other paths 404."""
+        if request.method not in ("GET", "HEAD"):
+            return refuse(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are served here", {"Allow": "GET, HEAD"})
+        response = await self._page_at(path)
+        if request.method == "HEAD":
+            response.body = b""
+        return response
+
+    async def _page_at(self, path: str) -> Response:
+        match path:
+            case "/":
+                response = respond(HTTPStatus.OK, self._page, self._page_headers)
+            case "/health" | "/healthz":
+                response = await self._health()
+            case "/readyz":
+                response = self._ready()
+            case "/metrics":
+                snapshots = [self._metrics.snapshot(), *await self._probe.metrics()]
+                text = exposition.render(exposition.merge(snapshots))
+                response = respond(HTTPStatus.OK, text.encode(), {"Content-Type": exposition.CONTENT_TYPE})
+            case "/v1/models":
+                response = respond_json(HTTPStatus.OK, self._models())
+            case "/version":
+                response = respond_json(HTTPStatus.OK, {"version": VERSION})
+            case _:
+                response = refuse(HTTPStatus.NOT_FOUND, "there is nothing at this path")
+        return response
+
+    async def _health(self) -> Response:
+        health = await self._probe.health()
+        status = HTTPStatus.OK if health.ok else HTTPStatus.SERVICE_UNAVAILABLE
+        return respond_json(status, {"status": "ok" if health.ok else "failing", "detail": health.detail})
+
+    def _ready(self) -> Response:
+        status = self._status
+        if status.is_draining:
+            return respond_json(HTTPStatus.SERVICE_UNAVAILABLE, {"status": "draining"})
+        if not status.is_ready:
+            return respond_json(HTTPStatus.SERVICE_UNAVAILABLE, {"status": "loading"})
+        return respond_json(HTTPStatus.OK, {"status": "ready"})
+
+    def _models(self) -> dict[str, object]:
+        model = {
+            "id": self._model.name,
+            "object": "model",
+            "created": self._model.created,
+            "owned_by": "tokenstage",
+            "max_model_len": self._status.max_model_len,
+            "max_message_bytes": self._config.max_message_bytes,
+        }
+        return {"object": "list", "data": [model]}
+
+
+def refuse(status: HTTPStatus, message: str, headers: Mapping[str, str] | None = None) -> Response:
+    """An error as JSON, in the shape that OpenAI's clients know."""
+    kind = "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
+    error = {"message": message, "type": kind, "param": None, "code": status.phrase.lower().replace(" ", "_")}
+    return respond_json(status, {"error": error}, headers)
+
+
+def respond_json(status: HTTPStatus, value: object, headers: Mapping[str, str] | None = None) -> Response:
+    """A JSON body."""
+    body = json.dumps(value).encode() + b"\n"
+    return respond(status, body, {"Content-Type": "application/json", **(headers or {})})
+
+
+def respond(status: HTTPStatus, body: bytes, headers: Mapping[str, str]) -> Response:
+    """Any body. The connection ends with it; nothing is cached, framed or sniffed."""
+    fields = {
+        "Date": formatdate(usegmt=True),
+        "Connection": "close",
+        "Content-Length": str(len(body)),
+        "Cache-Control": "no-store",
+        "X-Content-Type-Options": "nosniff",
+        "X-Frame-Options": "DENY",
+        "Referrer-Policy": "no-referrer",
+        "Cross-Origin-Resource-Policy": "same-origin",
+        **headers,
+    }
+    return Response(status.value, status.phrase, Headers(fields), body)
+
+
+def _policy(page: bytes) -> str:
+    """A Content-Security-Policy that runs exactly the scripts that `page` holds."""
+    digests = [base64.b64encode(hashlib.sha256(script).digest()).decode() for script in _INLINE_SCRIPT.findall(page)]
+    scripts = " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
+    return (
+        f"default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data:; "
+        "connect-src 'self' ws: wss:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )

@@ -1,0 +1,187 @@
+"""One live request as its client sees it: what was asked, the output tokens so far, what the client has of them.
+
+Owns the order of its events: accepted, tokens, exactly one terminal event, nothing after. Tokens gather here until the
+connection takes them, so a slow client costs integers and text (bounded by credit and max_tokens), never frames.
+
+    output tokens of a stream       what the client has
+    [0, num_sent)                   its frames, whole
+    [num_sent, num_ready)           text complete: the next frame
+    [num_ready, len(tokens))        held back: half a character, or maybe the begin of a stop string
+"""
+
+from collections.abc import Callable
+
+from actors.ingress.text import OutputText, Piece
+from protocol.errors import PartFailed
+from protocol.messages import RequestFailed, RequestFinished, Submit, TokenDelta, Usage
+from protocol.step import TokenLogprob
+from protocol.wire import Accepted, Failed, Finished, SessionEvent, Tokens, WireLogprob, WireTopLogprob
+
+
+class Stream:
+    """Made by `requests`, told by `live_requests` what the scheduler says, emptied by `connection`."""
+
+    __slots__ = (
+        "_accepted",
+        "_has_news",
+        "_logprobs",
+        "_num_ready",
+        "_num_sent",
+        "_on_news",
+        "_ready_text",
+        "_terminal",
+        "_text",
+        "client_id",
+        "credit_due",
+        "is_accepted",
+        "is_cancelled",
+        "return_tokens",
+        "stop",
+        "submit",
+        "tokens",
+    )
+
+    def __init__(self, submit: Submit, text: OutputText, *, client_id: str, return_tokens: bool) -> None:
+        self.submit = submit
+        self.client_id = client_id
+        self.return_tokens = return_tokens
+        self.tokens: list[int] = []
+        self.stop: str | None = None
+        """The stop string that was found; tokens after it are nobody's."""
+        self.is_accepted = False
+        self.is_cancelled = False
+        self.credit_due = 0
+        """Granted by the client before the scheduler has accepted the request."""
+        self._text = text
+        self._logprobs: list[TokenLogprob] = []
+        self._num_sent = 0
+        self._num_ready = 0
+        self._ready_text = ""
+        self._accepted: Accepted | None = None
+        self._terminal: Finished | Failed | None = None
+        self._on_news: Callable[[Stream], None] | None = None
+        self._has_news = False
+        self._resume(submit.output_tokens)
+
+    @property
+    def has_ended(self) -> bool:
+        """The terminal event is known (it may not have been taken)."""
+        return self._terminal is not None
+
+    def listen(self, on_news: "Callable[[Stream], None] | None") -> None:
+        """`on_news` is called when there is something to take, once until it is taken; None: nobody listens."""
+        self._on_news = on_news
+        self._has_news = False
+        if self._accepted is not None or self._terminal is not None:
+            self._tell()
+
+    def accept(self) -> None:
+        """The scheduler has queued it."""
+        self.is_accepted = True
+        self._accepted = Accepted(id=self.client_id, prompt_tokens=len(self.submit.prompt_tokens))
+        self._tell()
+
+    def push(self, delta: TokenDelta) -> bool:
+        """Take the output tokens of one step; True when they end with a stop string. Raises PartFailed for a gap."""
+        if self.stop is not None or self._terminal is not None:
+            return False
+        known = len(self.tokens)
+        if delta.index != known:
+            delta = _unknown_part(delta, known)
+        self.tokens += delta.tokens
+        self._logprobs += delta.logprobs
+        self._take(self._text.push(delta.tokens))
+        return self.stop is not None
+
+    def finish(self, message: RequestFinished) -> None:
+        """Take the terminal event of a request that was served."""
+        if self.stop is None:
+            self._take(self._text.finish())
+        usage, reason = message.usage, message.reason
+        stop: str | int | None = message.stop_token
+        if self.stop is not None:  # the scheduler may have gone on for a step or two
+            usage = Usage(usage.prompt_tokens, usage.cached_tokens, self._num_ready)
+            reason, stop = "stop", self.stop
+        self.end(Finished(id=self.client_id, reason=reason, usage=usage, timing=message.timing, stop=stop))
+
+    def fail(self, message: RequestFailed) -> None:
+        """Take the terminal event of a request that cannot be served."""
+        self.end(
+            Failed(
+                id=self.client_id,
+                code=message.code,
+                message=message.message,
+                param=message.param,
+                retry_after_ms=message.retry_after_ms,
+            )
+        )
+
+    def end(self, event: Finished | Failed) -> None:
+        """Nothing comes after this."""
+        self._terminal = event
+        self._tell()
+
+    def take_events(self) -> list[SessionEvent]:
+        """What is to be sent now, in order; at most one Tokens."""
+        events: list[SessionEvent] = []
+        self._has_news = False
+        if self._accepted is not None:
+            events.append(self._accepted)
+            self._accepted = None
+        if self._num_ready > self._num_sent:
+            events.append(self._take_tokens())
+        if self._terminal is not None:
+            events.append(self._terminal)
+        return events
+
+    def _resume(self, tokens: list[int]) -> None:
+        """The client holds these already: their text is not sent again."""
+        if not tokens:
+            return
+        self.tokens += tokens
+        piece = self._text.push(tokens)
+        if piece is not None:
+            self._num_ready = self._num_sent = piece.num_tokens
+            self.stop = piece.stop
+
+    def _take(self, piece: Piece | None) -> None:
+        if piece is None:
+            return
+        self._num_ready += piece.num_tokens
+        self._ready_text += piece.text
+        self.stop = piece.stop
+        self._tell()
+
+    def _take_tokens(self) -> Tokens:
+        start, end = self._num_sent, self._num_ready
+        text, self._ready_text, self._num_sent = self._ready_text, "", end
+        return Tokens(
+            id=self.client_id,
+            index=start,
+            count=end - start,
+            text=text,
+            tokens=self.tokens[start:end] if self.return_tokens else None,
+            logprobs=self._take_logprobs(end - start) if self._logprobs else None,
+        )
+
+    def _take_logprobs(self, count: int) -> list[WireLogprob]:
+        taken, self._logprobs = self._logprobs[:count], self._logprobs[count:]
+        return [_wire_logprob(one) for one in taken]
+
+    def _tell(self) -> None:
+        if not self._has_news and self._on_news is not None:
+            self._has_news = True
+            self._on_news(self)
+
+
+def _unknown_part(delta: TokenDelta, known: int) -> TokenDelta:
+    """What of `delta` is new to a stream that has `known` tokens."""
+    if delta.index > known:
+        raise PartFailed(f"request {delta.request}: token {delta.index} came, but {known} was next")
+    skip = known - delta.index
+    return TokenDelta(delta.request, known, delta.tokens[skip:], delta.logprobs[skip:])
+
+
+def _wire_logprob(one: TokenLogprob) -> WireLogprob:
+    top = [WireTopLogprob(token=other.token, logprob=other.logprob) for other in one.top]
+    return WireLogprob(token=one.token, logprob=one.logprob, top=top)
