@@ -15,6 +15,10 @@ from protocol.messages import FinishReason, Slo, Timing, Usage
 from protocol.sampling import MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_STOP_TOKEN_IDS
 
 MAX_STOP_STRINGS = 16
+MAX_STOP_LENGTH = 4096
+"""Characters: text that may yet become a stop string is held back, and searched again with every token."""
+
+StopString = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_LENGTH)]
 PROTOCOL_VERSION = 1
 JSON_SUBPROTOCOL = "tokenstage.v1.json"
 MSGPACK_SUBPROTOCOL = "tokenstage.v1.msgpack"
@@ -58,7 +62,7 @@ class Generate(Command, frozen=True, kw_only=True, tag="generate"):
         Annotated[dict[TokenId, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=MAX_LOGIT_BIAS)] | None
     ) = None
     seed: Seed | None = None
-    stop: Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(max_length=MAX_STOP_STRINGS)] | None = None
+    stop: Annotated[list[StopString], Meta(max_length=MAX_STOP_STRINGS)] | None = None
     stop_token_ids: Annotated[list[TokenId], Meta(max_length=MAX_STOP_TOKEN_IDS)] | None = None
     ignore_eos: bool = False
     min_tokens: Count = 0
