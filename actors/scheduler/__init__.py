@@ -1,0 +1,1 @@
+"""The scheduler: decides every step; read `actor` (the shell), `scheduler`, then `plan`."""

@@ -1,0 +1,161 @@
+"""The scheduler actor: messages in, one plan for every group that can take one, answers out. The only part with time.
+
+Order of one batch of messages: apply them, send plans (a device must not wait), then tell the ingress. Queues: a worker
+gets at most two plans, so its mailbox is never full; a full ingress makes the scheduler wait, since the ingress always
+drains its mailbox. A worker that fails or is gone ends every live request as `internal` and then this actor.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from typing import Any, assert_never
+
+import structlog
+
+from actors.runtime.actor import Actor
+from actors.runtime.clock import Clock
+from actors.runtime.metrics import snapshot_of
+from actors.runtime.ref import ActorRef, ActorStopped
+from actors.scheduler.config import SchedulerConfig
+from actors.scheduler.metrics import registry_of
+from actors.scheduler.scheduler import Scheduler
+from protocol.errors import PartFailed
+from protocol.messages import (
+    CancelRequest,
+    CollectMetrics,
+    Drain,
+    Drained,
+    ExecuteStep,
+    GetHealth,
+    GrantCredit,
+    Health,
+    IngressInbox,
+    SchedulerInbox,
+    StepCompleted,
+    StopRequest,
+    Submit,
+    WorkerFailed,
+    WorkerInbox,
+    WorkerReady,
+)
+from protocol.model_info import ModelInfo
+
+TICK_S = 0.25
+"""How late a deadline (credit, drain) may be noticed."""
+
+log = structlog.get_logger()
+
+
+class SchedulerActor(Actor[SchedulerInbox]):
+    """Worker i is the only rank of group i."""
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        model: ModelInfo,
+        ingress: ActorRef[IngressInbox],
+        workers: Sequence[ActorRef[WorkerInbox]],
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        self._ingress = ingress
+        self._workers = workers
+        self._clock = clock
+        self._scheduler = Scheduler(config, model, len(workers), lambda: secrets.randbelow(2**63))
+        self._registry = registry_of(self._scheduler)
+        self._acting = asyncio.Lock()  # keeps plans and answers in order between `after_batch` and the ticker
+        self._failure: PartFailed | None = None
+        self._progressed_at = clock.now()
+
+    def is_control(self, message: SchedulerInbox) -> bool:
+        """Only what does not depend on order: a cancel must not overtake its submit."""
+        return isinstance(message, GetHealth | CollectMetrics | Drain | WorkerFailed)
+
+    async def started(self) -> None:
+        """Begin to watch deadlines."""
+        self.spawn(self._tick(), name="scheduler-deadlines")
+
+    async def receive(self, message: SchedulerInbox) -> Any:  # noqa: ANN401, C901 - one arm a message, answers differ
+        """Change state; what follows from it happens in `after_batch`."""
+        scheduler = self._scheduler
+        now = self._clock.now()
+        match message:
+            case Submit():
+                scheduler.submit(message, now)
+            case CancelRequest(request):
+                scheduler.cancel(request, now)
+            case StopRequest(request):
+                scheduler.stop(request, now)
+            case GrantCredit(request, tokens):
+                scheduler.grant(request, tokens)
+            case StepCompleted(worker, result):
+                if scheduler.complete(worker, result, now):
+                    self._progressed_at = now
+            case WorkerReady():
+                self._worker_ready(message)
+            case WorkerFailed(worker, _, reason):
+                self._fail(f"worker {worker}: {reason}")
+            case Drain(deadline_ms):
+                scheduler.drain(now + deadline_ms / 1000)
+                return Drained() if not scheduler.requests else None
+            case GetHealth():
+                return self._health(now)
+            case CollectMetrics():
+                return snapshot_of(self._registry)
+            case _:
+                assert_never(message)
+        return None
+
+    async def after_batch(self) -> None:
+        """Plan for every group that can take a step, then tell the ingress what happened."""
+        async with self._acting:
+            await self._send_plans()
+            if self._failure is not None:
+                self._scheduler.fail_all("internal", "the engine has lost a worker")  # also who came after the failure
+            await self._send_answers()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _send_plans(self) -> None:
+        for index in self._scheduler.groups:
+            while self._failure is None:
+                now = self._clock.now()
+                if not self._scheduler.groups[index].in_flight:
+                    self._progressed_at = now  # the step deadline runs from when the device is asked
+                plan = self._scheduler.plan(index, now)
+                if plan is None:
+                    break
+                try:
+                    await self._workers[index].tell(ExecuteStep(plan))
+                except ActorStopped:
+                    self._fail(f"worker {index} is gone")
+
+    async def _send_answers(self) -> None:
+        while self._scheduler.outbox:
+            answers, self._scheduler.outbox = self._scheduler.outbox, []
+            for answer in answers:
+                await self._ingress.tell(answer)
+
+    async def _tick(self) -> None:
+        while True:
+            await self._clock.sleep(TICK_S)
+            self._scheduler.expire(self._clock.now())
+            await self.after_batch()
+
+    def _worker_ready(self, message: WorkerReady) -> None:
+        log.info("worker ready", worker=message.worker, device=message.device, num_pages=message.num_pages)
+        self._scheduler.add_group(message.worker, message.epoch, message.num_pages, message.page_size)
+
+    def _fail(self, reason: str) -> None:
+        """No more plans; `after_batch` ends every request and then the actor."""
+        if self._failure is None:
+            self._failure = PartFailed(reason)
+
+    def _health(self, now: float) -> Health:
+        scheduler = self._scheduler
+        in_flight = any(group.in_flight for group in scheduler.groups.values())
+        waited_s = now - self._progressed_at if in_flight else 0.0
+        ready = bool(scheduler.max_model_len)
+        ok = ready and self._failure is None and waited_s <= self._config.step_deadline_s
+        detail = "loading" if not ready else f"no step has ended for {waited_s:.1f} s" if not ok else ""
+        return Health(ok, detail, scheduler.num_running, scheduler.num_waiting)

@@ -1,0 +1,65 @@
+"""Let one waiting request into the batch, or leave everything as it was.
+
+A transaction: match the prefix, pin it, evict, allocate all pages of the known tokens, publish. Everything that can
+fail is asked before anything is changed, so there is nothing to roll back. Pages for the whole prompt are taken at
+once: a prompt that has begun never waits for pages, and only decoding rows can run short (see `preempt`).
+"""
+
+from enum import Enum
+
+from actors.scheduler.group import Group
+from actors.scheduler.prefix_cache import Node
+from actors.scheduler.request import Request, State
+
+
+class Admission(Enum):
+    """What became of the attempt."""
+
+    ADMITTED = "admitted"
+    HELD_BACK = "held back"
+    NO_ROOM = "no room"
+
+
+def admit(group: Group, request: Request, now: float) -> Admission:
+    """Try the request that `group.queue.peek` gave; the caller has checked that a slot is free."""
+    num_pages = -(-len(request.tokens) // group.page_size)
+    pool = group.pool
+    if request.match is not None and num_pages - request.match[1] > pool.num_available and request.match[0].alive:
+        return Admission.NO_ROOM  # still: a match only grows by pages of others, which are available once those end
+    node, depth = request.match = group.cache.match(request.tokens, request.cache_salt, request.match)
+    if not group.gate.is_static and group.hold_back.park(request, node, depth):
+        group.queue.pop(request)
+        return Admission.HELD_BACK
+    # Each row that runs may want a page soon: without that reserve an admission could cause a preemption at once.
+    wanted = num_pages - depth + group.num_running
+    if wanted > pool.num_available:
+        return Admission.NO_ROOM
+    matched = group.cache.chain(node)
+    if wanted + sum(1 for page in matched if not pool.refs(page)) > pool.num_available:
+        return Admission.NO_ROOM
+    group.queue.pop(request)
+    group.num_waiting_tokens -= len(request.tokens)
+    _enter(group, request, node, matched, num_pages)
+    if request.admitted_at is None:
+        request.admitted_at = now
+        request.num_cached = min(request.num_prompt, request.num_computed)
+        request.account.served += len(request.tokens) - request.num_computed
+    return Admission.ADMITTED
+
+
+def _enter(group: Group, request: Request, node: Node, matched: list[int], num_pages: int) -> None:
+    for page in matched:
+        group.pool.hold(page)
+    request.pages = matched + [group.cache.allocate() for _ in range(num_pages - len(matched))]
+    request.capacity = num_pages * group.page_size
+    request.num_pages_sent = 0
+    request.node = node if group.config.prefix_cache else None
+    request.num_published = len(matched)
+    request.match = None
+    request.num_computed = len(matched) * group.page_size
+    request.length = len(request.tokens)
+    request.slot = group.free_slots.pop()
+    request.state = State.RUNNING
+    group.prefilling[request.slot] = request
+    if not group.gate.is_static:
+        group.hold_back.lead(request)

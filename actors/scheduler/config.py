@@ -1,0 +1,37 @@
+"""What the scheduler is told once, at its start. Page counts and sizes are not here: the workers report them."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from protocol.bounds import PositiveCount
+
+PositiveSeconds = Annotated[float, Meta(gt=0)]
+
+
+class SchedulerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Resolved flags; see INTERFACE in the README for what each means to a user."""
+
+    max_running: PositiveCount = 256
+    """Row slots of each group."""
+    step_tokens: PositiveCount = 512
+    """Most tokens in a step. Room for one page of prefill is kept in it, so it also bounds the rows of a step."""
+    max_waiting: PositiveCount = 1024
+    max_waiting_tokens: PositiveCount = 1_000_000
+    batching: Literal["continuous", "static"] = "continuous"
+    prefix_cache: bool = True
+    chunked_prefill: bool = True
+    overlap: bool = True
+    resume_ttl_s: PositiveSeconds = 60.0
+    """How long a request may be without credit before it fails."""
+    aging_s: PositiveSeconds = 30.0
+    """Waiting this long is worth one step of priority."""
+    step_deadline_s: PositiveSeconds = 60.0
+    """A step in flight longer than this makes the scheduler report itself unhealthy."""
+    check_invariants: bool = False
+    """Recount all pages after each step (debug and tests; slow)."""
+
+    def most_step_tokens(self, *, page_size: int, max_model_len: int) -> int:
+        """The largest step a device can be asked for: a page of prefill always fits, an unchunked prompt goes whole."""
+        prompt = page_size if self.chunked_prefill else max_model_len
+        return max(self.step_tokens, min(self.max_running, self.step_tokens) + prompt)

@@ -1,0 +1,256 @@
+"""The whole scheduler as plain state: messages and results in, plans and answers out. No await, no clock, no socket.
+
+Every request that is accepted ends once, here. Answers to the ingress collect in `outbox`, in the order they happened.
+Read `actor` for the shell around it, `plan` for the step, `apply` for its result.
+"""
+
+from collections.abc import Callable
+
+from actors.scheduler import intake, outcome
+from actors.scheduler.apply import Applied, apply_step
+from actors.scheduler.config import SchedulerConfig
+from actors.scheduler.cost import CostModel
+from actors.scheduler.fairness import Ledger
+from actors.scheduler.group import Group
+from actors.scheduler.pace import AdmissionPace
+from actors.scheduler.plan import plan_step
+from actors.scheduler.request import Request, State
+from actors.scheduler.routing import choose_group
+from actors.scheduler.stats import GroupStats, Stats
+from protocol.errors import ErrorCode, RequestError
+from protocol.messages import (
+    EngineReady,
+    FinishReason,
+    RequestAccepted,
+    RequestFailed,
+    RequestFinished,
+    Submit,
+    TokensGenerated,
+)
+from protocol.model_info import ModelInfo
+from protocol.step import StepPlan, StepResult
+
+ToIngress = EngineReady | RequestAccepted | TokensGenerated | RequestFinished | RequestFailed
+
+
+class Scheduler:
+    """Owns every live request and every page. Called by one actor only; times are seconds of one monotonic clock."""
+
+    def __init__(self, config: SchedulerConfig, model: ModelInfo, num_groups: int, new_seed: Callable[[], int]) -> None:
+        self.config = config
+        self.model = model
+        self.num_groups = num_groups
+        self.groups: dict[int, Group] = {}
+        self.requests: dict[int, Request] = {}
+        self.paused: dict[int, Request] = {}
+        """In the order they ran out of credit."""
+        self.outbox: list[ToIngress] = []
+        self.stats = Stats()
+        self.group_stats: dict[int, GroupStats] = {}
+        self.costs: dict[int, CostModel] = {}
+        self.max_model_len = 0
+        """0 until all groups are ready."""
+        self.drain_deadline: float | None = None
+        self._new_seed = new_seed
+        self._ledger = Ledger()
+        self._pace = AdmissionPace()
+        self._num_arrivals = 0
+
+    # ---- groups -----------------------------------------------------------------------------------------------------
+
+    def add_group(self, index: int, epoch: int, num_pages: int, page_size: int) -> None:
+        """A group has loaded. When all have, the engine is ready and its true length limit is known."""
+        if index in self.groups or not 0 <= index < self.num_groups:
+            raise AssertionError(f"group {index} reports ready twice, or is not one of {self.num_groups}")
+        self.groups[index] = Group(index, epoch, num_pages, page_size, config=self.config, ledger=self._ledger)
+        self.group_stats[index] = GroupStats()
+        self.costs[index] = CostModel()
+        if len(self.groups) == self.num_groups:
+            pools = [group.pool.num_pages * group.page_size for group in self.groups.values()]
+            self.max_model_len = min(self.model.max_model_len, *pools)
+            self.outbox.append(EngineReady(self.max_model_len))
+
+    # ---- what the ingress asks --------------------------------------------------------------------------------------
+
+    def submit(self, message: Submit, now: float) -> None:
+        """Queue a request, or answer why not."""
+        if message.request in self.requests:
+            raise AssertionError(f"request {message.request} is submitted twice")
+        try:
+            request = self._take(message, now)
+        except RequestError as error:
+            self._refuse(message.request, error)
+            return
+        self.outbox.append(RequestAccepted(request.id))
+        if request.num_output and request.tokens[-1] in request.stop_ids:
+            self._finish(request, "stop", now, request.tokens[-1])
+        elif len(request.tokens) >= request.max_length and not request.warm:
+            self._finish(request, "length", now)
+        elif len(request.tokens) >= request.stop_length and not request.warm:
+            self._pause(request, now)
+        else:
+            self.groups[request.group].enqueue(request)
+
+    def cancel(self, request_id: int, now: float) -> None:
+        """The client wants no more of it."""
+        if request := self.requests.get(request_id):
+            self._finish(request, "cancelled", now)
+
+    def stop(self, request_id: int, now: float) -> None:
+        """The ingress has seen a stop string."""
+        if request := self.requests.get(request_id):
+            self._finish(request, "stop", now)
+
+    def grant(self, request_id: int, num_tokens: int) -> None:
+        """The client can take more; who had left the batch for lack of credit waits again, at its old place."""
+        request = self.requests.get(request_id)
+        if request is None or request.warm:
+            return
+        request.credit_length += num_tokens
+        request.limit()
+        if request.state is State.PAUSED:
+            del self.paused[request.id]
+            self.groups[request.group].enqueue(request)
+
+    # ---- steps ------------------------------------------------------------------------------------------------------
+
+    def plan(self, index: int, now: float) -> StepPlan | None:
+        """The next step of a group, None if it has nothing to do or enough in flight."""
+        group = self.groups[index]
+        plan = plan_step(group, now)
+        if plan is not None:
+            self.group_stats[index].step_tokens = group.in_flight[-1].load.num_tokens
+            self._count_admissions(plan, now)
+        return plan
+
+    def complete(self, index: int, result: StepResult, now: float) -> bool:
+        """Apply what a group computed; False if it was stale."""
+        group = self.groups.get(index)
+        applied = apply_step(group, self.requests, result, now) if group else None
+        if group is None or applied is None:
+            return False
+        if applied.deltas:
+            self.outbox.append(TokensGenerated(applied.deltas))
+        self._count_step(index, applied, result, now)
+        for request, reason, token in applied.ended:
+            self._finish(request, reason, now, token)
+        for request in applied.paused:
+            self._pause(request, now)
+        if self.config.check_invariants:
+            self.check()
+        return True
+
+    # ---- time and endings -------------------------------------------------------------------------------------------
+
+    def drain(self, deadline: float) -> None:
+        """Take no new requests from now on; what still lives at the deadline fails."""
+        self.drain_deadline = deadline if self.drain_deadline is None else min(deadline, self.drain_deadline)
+
+    def expire(self, now: float) -> None:
+        """Fail what has been without credit for too long, and at the drain deadline everything."""
+        ttl_s = self.config.resume_ttl_s
+        for request in list(self.paused.values()):
+            if now - request.paused_at < ttl_s:
+                break
+            self._fail(request, "resume_expired", f"no credit was granted for {ttl_s:g} s")
+        if self.drain_deadline is not None and now >= self.drain_deadline:
+            self.fail_all("draining", "the server is going away")
+
+    def fail_all(self, code: ErrorCode, message: str) -> None:
+        """End every live request."""
+        for request in list(self.requests.values()):
+            self._fail(request, code, message)
+
+    @property
+    def num_running(self) -> int:
+        """Row slots taken, over all groups."""
+        return sum(group.num_running for group in self.groups.values())
+
+    @property
+    def num_waiting(self) -> int:
+        """Queued and held back; those without credit are not counted."""
+        return sum(group.num_waiting for group in self.groups.values())
+
+    def check(self) -> None:
+        """Stop the part unless pages, slots and requests are all accounted for."""
+        for group in self.groups.values():
+            group.check()
+        counted = self.num_running + self.num_waiting + len(self.paused)
+        if counted != len(self.requests):
+            raise AssertionError(f"{len(self.requests)} requests live, {counted} run, wait or are paused")
+
+    # ---- helpers ----------------------------------------------------------------------------------------------------
+
+    def _take(self, message: Submit, now: float) -> Request:
+        if self.drain_deadline is not None:
+            raise RequestError("draining", "the server is going away and takes no new requests")
+        if not self.max_model_len:
+            raise RequestError("overloaded", "the model is still loading", retry_after_ms=1000)
+        intake.check(message, self.config, self.model, self.max_model_len, self._waiting())
+        tokens = message.prompt_tokens + message.output_tokens
+        group, match = choose_group(list(self.groups.values()), tokens, message.cache_salt)
+        request = intake.make_request(
+            message,
+            self.model,
+            arrival=self._num_arrivals,
+            now=now,
+            account=self._ledger.open(message.tenant),
+            group=group.index,
+            new_seed=self._new_seed,
+        )
+        request.match = match
+        self._num_arrivals += 1
+        self.requests[request.id] = request
+        return request
+
+    def _waiting(self) -> intake.Waiting:
+        num_tokens = sum(group.num_waiting_tokens for group in self.groups.values())
+        num_requests = max(self.num_waiting, len(self.paused))
+        excess = max(1, num_requests - self.config.max_waiting + 1)
+        return intake.Waiting(num_requests, num_tokens, self._pace.retry_after_ms(excess))
+
+    def _refuse(self, request_id: int, error: RequestError) -> None:
+        self.stats.failure[error.code] += 1
+        self.outbox.append(RequestFailed(request_id, error.code, error.message, error.param, error.retry_after_ms))
+
+    def _pause(self, request: Request, now: float) -> None:
+        if request.state is State.RUNNING:
+            self.groups[request.group].leave(request)
+        request.state = State.PAUSED
+        request.paused_at = now
+        self.paused[request.id] = request
+
+    def _finish(self, request: Request, reason: FinishReason, now: float, stop_token: int | None = None) -> None:
+        self._end(request)
+        timing = outcome.timing(request, now)
+        outcome.count_finished(self.stats, request, reason, timing)
+        self.outbox.append(RequestFinished(request.id, reason, outcome.usage(request), timing, stop_token))
+
+    def _fail(self, request: Request, code: ErrorCode, message: str) -> None:
+        self._end(request)
+        self.stats.failure[code] += 1
+        self.outbox.append(RequestFailed(request.id, code, message))
+
+    def _end(self, request: Request) -> None:
+        group = self.groups[request.group]
+        if request.state is State.RUNNING:
+            group.leave(request)
+        elif request.state is State.WAITING:
+            group.discard(request)
+        self.paused.pop(request.id, None)
+        request.state = State.ENDED
+        del self.requests[request.id]
+        self._ledger.close(request.account)
+        if self.config.check_invariants:
+            self.check()
+
+    def _count_admissions(self, plan: StepPlan, now: float) -> None:
+        self._pace.admitted(len(plan.starts), now)
+        for start in plan.starts:
+            request = self.requests[start.request]
+            if request.incarnation == 0:
+                outcome.count_admitted(self.stats, request)
+
+    def _count_step(self, index: int, applied: Applied, result: StepResult, now: float) -> None:
+        outcome.count_tokens(self.stats, applied, now)
+        outcome.count_step(self.group_stats[index], self.costs[index], applied, result)

@@ -1,0 +1,79 @@
+"""What the scheduler counts while it works: plain numbers, cheap enough for every token. Shown by `metrics`."""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+LATENCY_BUCKETS = (
+    0.001, 0.0025, 0.005, 0.0075, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0,
+    2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0,
+)  # fmt: skip
+TOKEN_BUCKETS = tuple(float(step * 10**power) for power in range(6) for step in (1, 2, 5))
+RATIO_BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0)
+
+
+class Histogram:
+    """Counts by bucket; `observe` can take many equal values at once."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float, times: int = 1) -> None:
+        """Count `value` so many times; a bucket takes values up to and including its bound."""
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.total += value * times
+
+
+def _latency() -> Histogram:
+    return Histogram(LATENCY_BUCKETS)
+
+
+def _tokens() -> Histogram:
+    return Histogram(TOKEN_BUCKETS)
+
+
+@dataclass(slots=True)
+class GroupStats:
+    """Of one group."""
+
+    step_tokens: int = 0
+    """Tokens of the latest step."""
+    num_useful_rows: int = 0
+    num_held_rows: int = 0
+    """Their ratio over all steps is U of the run; `utilization` follows the present."""
+    utilization: float = 0.0
+    step_duration: Histogram = field(default_factory=_latency)
+    step_gap: Histogram = field(default_factory=_latency)
+    prediction_error: Histogram = field(default_factory=lambda: Histogram(RATIO_BUCKETS))
+
+    def used(self, num_useful: int, num_held: int) -> None:
+        """A step did useful work in so many of the row slots held."""
+        self.num_useful_rows += num_useful
+        self.num_held_rows += num_held
+        if num_held:
+            self.utilization += 0.05 * (num_useful / num_held - self.utilization)
+
+
+@dataclass(slots=True)
+class Stats:
+    """Of the whole scheduler."""
+
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    cache_queries: int = 0
+    """Prompt tokens looked up in a prefix cache."""
+    cache_hits: int = 0
+    """Prompt tokens found there."""
+    success: Counter[str] = field(default_factory=Counter)
+    failure: Counter[str] = field(default_factory=Counter)
+    slo_attained: int = 0
+    slo_missed: int = 0
+    time_to_first_token: Histogram = field(default_factory=_latency)
+    inter_token_latency: Histogram = field(default_factory=_latency)
+    e2e_latency: Histogram = field(default_factory=_latency)
+    queue_time: Histogram = field(default_factory=_latency)
+    request_prompt_tokens: Histogram = field(default_factory=_tokens)
+    request_generation_tokens: Histogram = field(default_factory=_tokens)
