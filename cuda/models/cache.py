@@ -6,6 +6,7 @@ swept by the next. The name holds a hash of the file's path, size and time and o
 """
 
 import fcntl
+import glob
 import hashlib
 import os
 import shutil
@@ -23,24 +24,26 @@ CONVERTER_VERSION: Final = 1
 
 def converted_folder(gguf: Path, progress: Callable[[float], None] | None = None) -> Path:
     """Return the folder that `gguf` was converted into, after converting it if that has not been done."""
+    root = _cache_root()
+    folder = root / _key(gguf)
     try:
-        folder = _cache_root() / _key(gguf)
         if not folder.is_dir():
-            with _locked(folder.with_suffix(".lock")):
+            with _locked(folder.with_name(f"{folder.name}.lock")):
                 if not folder.is_dir():
                     _convert_into(folder, gguf, progress or (lambda _fraction: None))
     except OSError as error:
-        place = error.filename or _cache_root()
-        reason = error.strerror or str(error)
+        reason = f"{error.filename or root}: {error.strerror or error}"
         raise UnsupportedModel(
-            f"{gguf} cannot be converted ({place}: {reason}); is XDG_CACHE_HOME writable?"
+            f"{gguf} cannot be converted ({reason}); point XDG_CACHE_HOME at a writable folder with room"
         ) from error
     return folder
 
 
 def _cache_root() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "tokenstage" / "models"
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not base.is_absolute():  # the XDG rules: a relative one counts as unset
+        base = Path.home() / ".cache"
+    return base / "tokenstage" / "models"
 
 
 def _key(gguf: Path) -> str:
@@ -60,7 +63,7 @@ def _locked(path: Path) -> Iterator[None]:
 def _convert_into(folder: Path, gguf: Path, progress: Callable[[float], None]) -> None:
     from cuda.models.gguf_convert import convert  # noqa: PLC0415 - numpy and gguf only when a conversion is due
 
-    for leftover in folder.parent.glob(f"{_escaped(folder.name)}.partial-*"):
+    for leftover in folder.parent.glob(f"{glob.escape(folder.name)}.partial-*"):
         shutil.rmtree(leftover)
     partial = Path(tempfile.mkdtemp(prefix=f"{folder.name}.partial-", dir=folder.parent))
     try:
@@ -71,10 +74,6 @@ def _convert_into(folder: Path, gguf: Path, progress: Callable[[float], None]) -
     except BaseException:
         shutil.rmtree(partial)
         raise
-
-
-def _escaped(name: str) -> str:
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
 
 
 def _sync(path: Path) -> None:

@@ -1,11 +1,12 @@
-"""A model folder's safetensors as ModelWeights: every tensor read alone, checked, converted and fused.
+"""A model folder's safetensors as ModelWeights: every tensor read alone, converted and fused.
 
-Owns the names and shapes that a folder must hold, and refuses missing, left-over and mis-shaped tensors. Files stay
-memory-mapped: the peak is the weights plus one tensor. Read `cuda.models.weights` for the result's layout.
+A mapped file's pages count as the process's memory once read, so files are mapped anew now and then: the peak is the
+weights plus `_MAPPED_BYTES` and one tensor. Read `cuda.models.layout` for what must be there, `cuda.models.weights`
+for the result.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, Protocol, Self
@@ -13,138 +14,78 @@ from typing import Final, Protocol, Self
 import torch
 from safetensors import SafetensorError, safe_open
 
+from cuda.models.layout import LM_HEAD, check_shapes, expected_shapes
 from cuda.models.spec import ModelSpec, UnsupportedModel
 from cuda.models.weights import LayerWeights, LinearWeight, ModelWeights
 
-# Buffers that old checkpoints carry and that follow from the configuration.
-_IGNORED: Final = (".rotary_emb.inv_freq", ".masked_bias", ".attn.bias")
+_SINGLE: Final = "model.safetensors"
 _INDEX: Final = "model.safetensors.index.json"
+_MAPPED_BYTES: Final = 64 << 20
+_DTYPES: Final = ("F64", "F32", "F16", "BF16")
 
 
 def load_weights(folder: Path, spec: ModelSpec, dtype: torch.dtype, progress: Callable[[float], None]) -> ModelWeights:
     """Return the weights of the decoder `spec` in `folder`, on the CPU, as `dtype`.
 
     `progress` gets the fraction of values read. UnsupportedModel names the first tensor that is missing, not
-    expected, or of another shape, and a file that is cut short or absent.
+    expected, or of another shape or type, and a file that is absent or cut short; nothing has been read then.
     """
-    with Checkpoint(folder, dtype, progress) as checkpoint:
-        checkpoint.check(_expected_shapes(spec))
-        embedding = checkpoint.tensor("model.embed_tokens.weight")
+    with _Reader(folder, spec, dtype, progress) as reader:
+        embedding = reader.tensor("model.embed_tokens.weight")
         return ModelWeights(
             embedding=embedding,
-            layers=[_layer(checkpoint, spec, f"model.layers.{index}") for index in range(spec.num_layers)],
-            final_norm=checkpoint.tensor("model.norm.weight"),
-            lm_head=LinearWeight(embedding if spec.tie_word_embeddings else checkpoint.tensor("lm_head.weight")),
+            layers=[_layer(reader, spec, f"model.layers.{index}") for index in range(spec.num_layers)],
+            final_norm=reader.tensor("model.norm.weight"),
+            lm_head=LinearWeight(embedding if spec.tie_word_embeddings else reader.tensor(LM_HEAD)),
         )
 
 
-def _layer(checkpoint: "Checkpoint", spec: ModelSpec, prefix: str) -> LayerWeights:
+def _layer(reader: "_Reader", spec: ModelSpec, prefix: str) -> LayerWeights:
     attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
     qkv = tuple(f"{attention}.{part}_proj" for part in "qkv")
     gate_up = (f"{mlp}.gate_proj", f"{mlp}.up_proj")
     return LayerWeights(
-        input_norm=checkpoint.tensor(f"{prefix}.input_layernorm.weight"),
-        qkv=checkpoint.linear(qkv, bias=spec.qkv_bias),
-        q_norm=checkpoint.tensor(f"{attention}.q_norm.weight") if spec.qk_norm else None,
-        k_norm=checkpoint.tensor(f"{attention}.k_norm.weight") if spec.qk_norm else None,
-        o=checkpoint.linear((f"{attention}.o_proj",), bias=spec.o_bias),
-        post_attention_norm=checkpoint.tensor(f"{prefix}.post_attention_layernorm.weight"),
-        gate_up=checkpoint.linear(gate_up, bias=spec.mlp_bias),
-        down=checkpoint.linear((f"{mlp}.down_proj",), bias=spec.mlp_bias),
+        input_norm=reader.tensor(f"{prefix}.input_layernorm.weight"),
+        qkv=reader.linear(qkv, bias=spec.qkv_bias),
+        q_norm=reader.tensor(f"{attention}.q_norm.weight") if spec.qk_norm else None,
+        k_norm=reader.tensor(f"{attention}.k_norm.weight") if spec.qk_norm else None,
+        o=reader.linear((f"{attention}.o_proj",), bias=spec.o_bias),
+        post_attention_norm=reader.tensor(f"{prefix}.post_attention_layernorm.weight"),
+        gate_up=reader.linear(gate_up, bias=spec.mlp_bias),
+        down=reader.linear((f"{mlp}.down_proj",), bias=spec.mlp_bias),
     )
 
 
-def _expected_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
-    hidden, feed_forward = spec.hidden_size, spec.intermediate_size
-    q_rows, kv_rows = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-    shapes: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (spec.vocab_size, hidden),
-        "model.norm.weight": (hidden,),
-    }
-    if not spec.tie_word_embeddings:
-        shapes["lm_head.weight"] = (spec.vocab_size, hidden)
-    linears = {
-        "self_attn.q_proj": (q_rows, hidden, spec.qkv_bias),
-        "self_attn.k_proj": (kv_rows, hidden, spec.qkv_bias),
-        "self_attn.v_proj": (kv_rows, hidden, spec.qkv_bias),
-        "self_attn.o_proj": (hidden, q_rows, spec.o_bias),
-        "mlp.gate_proj": (feed_forward, hidden, spec.mlp_bias),
-        "mlp.up_proj": (feed_forward, hidden, spec.mlp_bias),
-        "mlp.down_proj": (hidden, feed_forward, spec.mlp_bias),
-    }
-    for prefix in (f"model.layers.{index}" for index in range(spec.num_layers)):
-        shapes[f"{prefix}.input_layernorm.weight"] = shapes[f"{prefix}.post_attention_layernorm.weight"] = (hidden,)
-        if spec.qk_norm:
-            shapes[f"{prefix}.self_attn.q_norm.weight"] = (spec.head_dim,)
-            shapes[f"{prefix}.self_attn.k_norm.weight"] = (spec.head_dim,)
-        for name, (rows, columns, bias) in linears.items():
-            shapes[f"{prefix}.{name}.weight"] = (rows, columns)
-            if bias:
-                shapes[f"{prefix}.{name}.bias"] = (rows,)
-    return shapes
-
-
-class _Slice(Protocol):
-    def get_shape(self) -> list[int]: ...
-    def get_dtype(self) -> str: ...
-
-
 class _File(Protocol):
-    def keys(self) -> list[str]: ...
-    def get_slice(self, name: str) -> _Slice: ...
     def get_tensor(self, name: str) -> torch.Tensor: ...
 
 
-class Checkpoint:
-    """The open safetensors files of a folder, by tensor name."""
+class _Reader:
+    """Where each tensor lies, all checked, and how much has been read."""
 
-    def __init__(self, folder: Path, dtype: torch.dtype, progress: Callable[[float], None]) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, spec: ModelSpec, dtype: torch.dtype, progress: Callable[[float], None]) -> None:
+        self._paths: dict[str, Path] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}
         self._dtype = dtype
         self._progress = progress
-        self._stack = ExitStack()
-        self._files: dict[str, _File] = {}
-        self._shapes: Mapping[str, tuple[int, ...]] = {}
-        self._num_values = 0
         self._num_read = 0
+        self._mapped = ExitStack()
+        self._files: dict[Path, _File] = {}
+        self._mapped_bytes = 0
+        for path in _weight_files(folder):
+            self._survey(path)
+        expected = expected_shapes(spec)
+        check_shapes(self._shapes, expected, str(folder))
+        self._num_values = sum(torch.Size(shape).numel() for shape in expected.values())
 
     def __enter__(self) -> Self:
-        try:
-            for path in _weight_files(self._folder):
-                file: _File = self._stack.enter_context(_opened(path))
-                self._files.update(dict.fromkeys(file.keys(), file))
-        except BaseException:
-            self._stack.close()
-            raise
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._files.clear()
-        self._stack.close()
-
-    def check(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Compare what is there with what must be, before anything is read."""
-        for name, shape in shapes.items():
-            if name not in self._files:
-                raise UnsupportedModel(f"{self._folder}: tensor {name} {list(shape)} is missing")
-            found = self._files[name].get_slice(name)
-            if tuple(found.get_shape()) != shape:
-                raise UnsupportedModel(
-                    f"{self._folder}: tensor {name} is {found.get_shape()}; config.json says {list(shape)}"
-                )
-            if found.get_dtype() not in ("F64", "F32", "F16", "BF16"):
-                raise UnsupportedModel(
-                    f"{self._folder}: tensor {name} is {found.get_dtype()}; supported are F64, F32, F16 and BF16"
-                )
-        for name in self._files.keys() - shapes.keys():
-            if not name.endswith(_IGNORED) and name != "lm_head.weight":
-                shape = tuple(self._files[name].get_slice(name).get_shape())
-                raise UnsupportedModel(f"{self._folder}: tensor {name} {list(shape)} is not part of this decoder")
-        self._shapes = shapes
-        self._num_values = sum(torch.Size(shape).numel() for shape in shapes.values())
+        self._unmap()
 
     def tensor(self, name: str) -> torch.Tensor:
-        """Return a tensor of its own, free of the file."""
+        """Return a tensor with memory of its own."""
         target = torch.empty(self._shapes[name], dtype=self._dtype)
         self._read(name, target)
         return target
@@ -155,37 +96,58 @@ class Checkpoint:
 
     def _fused(self, names: tuple[str, ...], kind: str) -> torch.Tensor:
         parts = [f"{name}.{kind}" for name in names]
-        rows = [self._shapes[part][0] for part in parts]
-        target = torch.empty((sum(rows), *self._shapes[parts[0]][1:]), dtype=self._dtype)
-        for part, place in zip(parts, target.split(rows), strict=True):
-            self._read(part, place)
+        num_rows = sum(self._shapes[part][0] for part in parts)
+        target = torch.empty((num_rows, *self._shapes[parts[0]][1:]), dtype=self._dtype)
+        end = 0
+        for part in parts:
+            start, end = end, end + self._shapes[part][0]
+            self._read(part, target[start:end])
         return target
 
     def _read(self, name: str, target: torch.Tensor) -> None:
-        target.copy_(self._files[name].get_tensor(name))
+        path = self._paths[name]
+        if path not in self._files:
+            self._files[path] = self._mapped.enter_context(safe_open(path, framework="pt"))
+        source = self._files[path].get_tensor(name)
+        target.copy_(source)
+        self._mapped_bytes += source.nbytes
+        if self._mapped_bytes > _MAPPED_BYTES:
+            self._unmap()
         self._num_read += target.numel()
         self._progress(self._num_read / self._num_values)
 
+    def _unmap(self) -> None:
+        self._files.clear()
+        self._mapped.close()
+        self._mapped_bytes = 0
 
-def _opened(path: Path) -> safe_open:
-    try:
-        return safe_open(path, framework="pt")
-    except (OSError, SafetensorError) as error:
-        raise UnsupportedModel(f"{path} cannot be read: {error}") from error
+    def _survey(self, path: Path) -> None:
+        try:
+            with safe_open(path, framework="pt") as file:
+                for name in file.keys():  # noqa: SIM118 - a file handle, not a mapping
+                    part = file.get_slice(name)
+                    if part.get_dtype() not in _DTYPES:
+                        raise UnsupportedModel(
+                            f"{path}: tensor {name} is {part.get_dtype()}; supported are {', '.join(_DTYPES)}"
+                        )
+                    self._paths[name], self._shapes[name] = path, tuple(part.get_shape())
+        except (OSError, SafetensorError) as error:
+            raise UnsupportedModel(f"{path} cannot be read: {error}") from error
 
 
 def _weight_files(folder: Path) -> Iterator[Path]:
-    """Name the files of the index, or the one file without an index."""
+    """Name the one file, or else the files of the index."""
     index = folder / _INDEX
-    if not index.is_file():
-        yield folder / "model.safetensors"
+    if (folder / _SINGLE).is_file():
+        yield folder / _SINGLE
         return
+    if not index.is_file():
+        raise UnsupportedModel(f"{folder} has neither {_SINGLE} nor {_INDEX}")
     try:
-        names = set(json.loads(index.read_bytes())["weight_map"].values())
-        paths = [folder / name for name in sorted(names)]
+        paths = [folder / name for name in sorted(set(json.loads(index.read_bytes())["weight_map"].values()))]
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise UnsupportedModel(f"{index} cannot be read: {error!r:.120}") from error
     for path in paths:
-        if path.resolve().parent != folder.resolve():
+        if path.parent != folder:
             raise UnsupportedModel(f"{index}: weight_map names {path}, which is outside the folder")
     yield from paths

@@ -69,9 +69,7 @@ def parse_spec(config: Mapping[str, object], eos_token_ids: tuple[int, ...], whe
         fields.only(name, allowed)
     hidden_size = fields.count("hidden_size", _DEFAULT_HIDDEN)
     num_heads = fields.count("num_attention_heads", 32)
-    num_kv_heads = fields.count("num_key_value_heads", 8 if family == "mistral" else num_heads)
-    if num_heads % num_kv_heads:
-        raise fields.refused("num_key_value_heads", f"it must divide num_attention_heads ({num_heads})")
+    num_kv_heads = _num_kv_heads(fields, family, num_heads)
     max_positions = fields.count("max_position_embeddings", _DEFAULT_POSITIONS[family])
     rope_theta, rope_scaling = _rope(fields, max_positions)
     attention_bias = family in ("llama", "qwen3") and fields.flag("attention_bias", default=False)
@@ -105,6 +103,7 @@ def parse_spec(config: Mapping[str, object], eos_token_ids: tuple[int, ...], whe
 
 
 _DEFAULT_HIDDEN: Final = 4096
+_DEFAULT_KV_HEADS: Final[Mapping[Family, int]] = {"mistral": 8, "qwen2": 32, "qwen3": 32}
 _DEFAULT_INTERMEDIATE: Final[Mapping[Family, int]] = {"llama": 11008, "mistral": 14336, "qwen2": 22016, "qwen3": 22016}
 _DEFAULT_POSITIONS: Final[Mapping[Family, int]] = {"llama": 2048, "mistral": 131072, "qwen2": 32768, "qwen3": 32768}
 
@@ -117,6 +116,15 @@ def _family(fields: Fields) -> Family:
                 raise fields.refused("architectures", _SUPPORTED, architectures)
             return family
     raise fields.refused("model_type", f"supported are {', '.join(FAMILIES)}")
+
+
+def _num_kv_heads(fields: Fields, family: Family, num_heads: int) -> int:
+    """Absent and null differ: null is one KV head for each query head."""
+    absent = num_heads if "num_key_value_heads" in fields else _DEFAULT_KV_HEADS.get(family, num_heads)
+    num_kv_heads = fields.count("num_key_value_heads", absent)
+    if num_heads % num_kv_heads:
+        raise fields.refused("num_key_value_heads", f"it must divide num_attention_heads ({num_heads})")
+    return num_kv_heads
 
 
 def _head_dim(fields: Fields, family: Family, hidden_size: int, num_heads: int) -> int:

@@ -26,8 +26,8 @@ def prepare_model(model: str, progress: Callable[[float], None] | None = None) -
     `progress` gets the fraction done of a conversion. UnsupportedModel when there is no such model, when it
     cannot be converted, or when the cache folder cannot be written.
     """
-    path = _demo_file() if model == DEMO else Path(model).expanduser()
-    if path.is_file() and path.suffix == ".gguf":
+    path = _demo_file() if model == DEMO else Path(model)
+    if path.is_file() and path.suffix.lower() == ".gguf":
         return converted_folder(path, progress)
     if not path.is_dir():
         found = "is not a .gguf file" if path.exists() else "does not exist"

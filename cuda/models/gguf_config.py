@@ -59,6 +59,9 @@ def hf_config(header: GgufHeader, rope_factors: NDArray[np.float32] | None) -> d
         raise UnsupportedModel(
             f"GGUF: general.architecture is {architecture!r}; supported are {', '.join(_ARCHITECTURES)}"
         )
+    whole = Fields(header.metadata, "GGUF")
+    whole.only("general.type", ("model",))
+    whole.only("split.count", (0, 1))
     prefix = f"{architecture}."
     own = {key.removeprefix(prefix): value for key, value in header.metadata.items() if key.startswith(prefix)}
     fields = Fields(own, f"GGUF: {architecture}")

@@ -5,7 +5,6 @@ Reads the header once, decides everything from it, then streams the tensors. No 
 """
 
 import json
-import mmap
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -37,10 +36,7 @@ def convert(gguf: Path, folder: Path, progress: Callable[[float], None]) -> None
 
 def _rope_factors(gguf: Path, header: GgufHeader) -> NDArray[np.float32] | None:
     tensor = header.tensors.get(ROPE_FACTORS)
-    if tensor is None:
-        return None
-    with gguf.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return dequantized(data, tensor).copy()
+    return None if tensor is None else dequantized(gguf, tensor)
 
 
 def _write_json(path: Path, value: Mapping[str, object]) -> None:

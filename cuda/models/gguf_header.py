@@ -7,7 +7,7 @@ Layout: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Read `cuda.mo
 import math
 import mmap
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -16,9 +16,8 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from cuda.models.spec import UnsupportedModel
 
-_SCALARS: Final[Mapping[int, struct.Struct]] = {
-    kind: struct.Struct(f"<{letter}") for kind, letter in enumerate("BbHhIif?") if letter != "?"
-} | {7: struct.Struct("<?"), 10: struct.Struct("<Q"), 11: struct.Struct("<q"), 12: struct.Struct("<d")}
+_LETTERS: Final = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_SCALARS: Final[Mapping[int, struct.Struct]] = {kind: struct.Struct(f"<{letter}") for kind, letter in _LETTERS.items()}
 _STRING: Final = 8
 _ARRAY: Final = 9
 _U32: Final = struct.Struct("<I")
@@ -65,16 +64,16 @@ class _Reader:
         self._position = 4
 
     def header(self) -> GgufHeader:
-        version = self._take(_U32)
+        version = self._code()
         if version not in (2, 3):
             raise ValueError(f"version {version:#x} (supported are 2 and 3, little-endian)")
-        num_tensors, num_entries = self._take(_U64), self._take(_U64)
+        num_tensors, num_entries = self._count(), self._count()
         metadata: dict[str, object] = {}
         for _ in range(num_entries):
             key = self._string()
             if key in metadata:
                 raise ValueError(f"two values for {key}")
-            metadata[key] = self._value(self._take(_U32))
+            metadata[key] = self._value(self._code())
         places = [self._tensor_place() for _ in range(num_tensors)]
         alignment = metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1):
@@ -89,11 +88,13 @@ class _Reader:
 
     def _tensor_place(self) -> tuple[str, tuple[int, ...], int, int]:
         name = self._string()
-        num_dimensions = self._take(_U32)
+        num_dimensions = self._code()
         if not 1 <= num_dimensions <= _MAX_DIMENSIONS:
             raise ValueError(f"tensor {name} has {num_dimensions} dimensions")
-        shape = tuple(self._take(_U64) for _ in range(num_dimensions))
-        return name, shape[::-1], self._take(_U32), self._take(_U64)
+        shape = tuple(self._count() for _ in range(num_dimensions))
+        if 0 in shape:
+            raise ValueError(f"tensor {name} is empty")
+        return name, shape[::-1], self._code(), self._count()
 
     def _tensor(self, name: str, shape: tuple[int, ...], code: int, offset: int) -> GgufTensor:
         encoding = GGMLQuantizationType(code)
@@ -113,31 +114,37 @@ class _Reader:
         return self._take(_scalar(kind))
 
     def _array(self) -> list[object]:
-        kind, length = self._take(_U32), self._take(_U64)
+        kind, length = self._code(), self._count()
         if kind == _ARRAY:
             raise ValueError("an array of arrays")
         least_bytes = 8 if kind == _STRING else _scalar(kind).size
         if length * least_bytes > len(self._data) - self._position:
             raise ValueError(f"an array of {length} values")
         if kind == _STRING:
-            read: Callable[[], str] = self._string
-            return [read() for _ in range(length)]
+            return [self._string() for _ in range(length)]
         values = struct.unpack_from(f"<{length}{_scalar(kind).format[1:]}", self._data, self._position)
         self._position += length * least_bytes
         return list(values)
 
     def _string(self) -> str:
         start = self._position + 8
-        end = start + self._take(_U64)
+        end = start + self._count()
         if end > len(self._data):
             raise ValueError(f"a string of {end - start} bytes")
         self._position = end
         return self._data[start:end].decode()
 
-    def _take(self, layout: struct.Struct) -> int:
+    def _count(self) -> int:
+        return int(self._take(_U64))
+
+    def _code(self) -> int:
+        return int(self._take(_U32))
+
+    def _take(self, layout: struct.Struct) -> float:
+        value: float
         (value,) = layout.unpack_from(self._data, self._position)
         self._position += layout.size
-        return int(value) if layout is _U32 or layout is _U64 else value  # type: ignore[no-any-return]  # a metadata scalar keeps its type
+        return value
 
 
 def _scalar(kind: int) -> struct.Struct:

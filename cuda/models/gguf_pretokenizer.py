@@ -36,7 +36,8 @@ _WORD: Final = r"[^\r\n\p{L}\p{N}]?\p{L}+"
 _REST: Final = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _UPPER: Final = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
 _LOWER: Final = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-_TEKKEN_WORD: Final = rf"[^\r\n\p{{L}}\p{{N}}]?(?:{_UPPER}*{_LOWER}+|{_UPPER}+{_LOWER}*)"
+_BEFORE: Final = r"[^\r\n\p{L}\p{N}]?"
+_TEKKEN_WORD: Final = rf"{_BEFORE}{_UPPER}*{_LOWER}+|{_BEFORE}{_UPPER}+{_LOWER}*"
 _TEKKEN_REST: Final = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 _BYTES: Final = _byte_level(gpt2_words=False)

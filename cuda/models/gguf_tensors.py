@@ -5,7 +5,7 @@ model is has been decided by `cuda.models.gguf_config`.
 """
 
 import json
-import mmap
+import math
 import re
 import struct
 from collections.abc import Callable
@@ -17,6 +17,7 @@ from gguf.quants import dequantize, quant_shape_to_byte_shape
 from numpy.typing import NDArray
 
 from cuda.models.gguf_header import GgufHeader, GgufTensor
+from cuda.models.layout import check_shapes, expected_shapes
 from cuda.models.spec import ModelSpec, UnsupportedModel
 
 ROPE_FACTORS: Final = "rope_freqs.weight"
@@ -43,18 +44,19 @@ def write_safetensors(
 ) -> None:
     """Write every tensor of the file as fp32 into `target`, under its Hugging Face name.
 
-    UnsupportedModel names a tensor that belongs to no supported decoder, or an encoding that cannot be read.
+    UnsupportedModel names a tensor that is missing, misshapen, or not part of the decoder, before anything is
+    written, and an encoding that cannot be read.
     """
     tensors = {hf_name(name): tensor for name, tensor in header.tensors.items() if name != ROPE_FACTORS}
+    check_shapes({name: tensor.shape for name, tensor in tensors.items()}, expected_shapes(spec), str(gguf))
     total = sum(tensor.num_bytes for tensor in tensors.values())
     done = 0
-    with gguf.open("rb") as source, target.open("wb") as file:
+    with target.open("wb") as file:
         file.write(_safetensors_header(tensors))
-        with mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            for tensor in tensors.values():
-                _restored(dequantized(data, tensor), tensor.name, spec).tofile(file)
-                done += tensor.num_bytes
-                progress(done / total)
+        for tensor in tensors.values():
+            file.write(_restored(dequantized(gguf, tensor), tensor.name, spec).data)
+            done += tensor.num_bytes
+            progress(done / total)
 
 
 def hf_name(name: str) -> str:
@@ -68,9 +70,9 @@ def hf_name(name: str) -> str:
     raise UnsupportedModel(f"GGUF tensor {name} is not part of a supported dense decoder")
 
 
-def dequantized(data: mmap.mmap, tensor: GgufTensor) -> NDArray[np.float32]:
+def dequantized(gguf: Path, tensor: GgufTensor) -> NDArray[np.float32]:
     """Return the tensor's values as fp32, in its row-major shape."""
-    raw = np.frombuffer(data, np.uint8, tensor.num_bytes, tensor.offset)
+    raw = np.memmap(gguf, np.uint8, "r", tensor.offset, (tensor.num_bytes,))
     rows = raw.reshape(quant_shape_to_byte_shape(tensor.shape, tensor.encoding))
     try:
         values: NDArray[np.float32] = dequantize(rows, tensor.encoding)
@@ -99,7 +101,7 @@ def _safetensors_header(tensors: dict[str, GgufTensor]) -> bytes:
     entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, tensor in tensors.items():
-        start, end = end, end + 4 * int(np.prod(tensor.shape, dtype=np.int64))
+        start, end = end, end + 4 * math.prod(tensor.shape)
         entries[name] = {"dtype": "F32", "shape": tensor.shape, "data_offsets": (start, end)}
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)

@@ -26,6 +26,7 @@ Variant = Literal[
     "qwen3",
 ]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
+_AUTO: Any = transformers.AutoModelForCausalLM
 VOCAB_SIZE = 384
 MAX_POSITIONS = 512
 SLIDING_WINDOW = 24
@@ -72,9 +73,8 @@ def tiny_model(
     """
     path = folder / (variant + ("_sharded" if sharded else ""))
     config = tiny_config(variant, **overrides)
-    model = transformers.AutoModelForCausalLM.from_config(config)
+    model: Any = _AUTO.from_config(config)
     _randomise(model, seed)
-    model.generation_config = transformers.GenerationConfig(bos_token_id=1, eos_token_id=2, pad_token_id=0)
     model.save_pretrained(path, max_shard_size=100_000 if sharded else "1GB")
     write_tokenizer(path)
     return path
@@ -101,7 +101,7 @@ def tiny_config(variant: Variant, **overrides: Any) -> Any:
 
 def reference_model(folder: Path) -> Any:
     """Return the same folder as transformers loads it: fp32, eager attention, no gradients."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    model = _AUTO.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
     return model.eval().requires_grad_(False)
 
 
