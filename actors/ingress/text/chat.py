@@ -22,8 +22,8 @@ from jinja2.utils import Namespace
 from protocol.errors import RequestError
 from protocol.wire import ChatMessage
 
-MAX_GROWTH = 4
-"""The rendered chat may be this many times as long as the messages, besides…"""
+MAX_GROWTH = 8
+"""The rendered chat may be this many times as long as the messages (JSON escapes are six), besides…"""
 MAX_FRAME_CHARACTERS = 256
 """…this much around each message and…"""
 MAX_FIXED_CHARACTERS = 1 << 18
