@@ -37,7 +37,7 @@ def error_event(error: RequestError, stream_id: str | None) -> dict[str, Any]:
         "type": _TYPE.get(status, "invalid_request_error"),
         "code": error.dialect_code if isinstance(error, DialectError) else error.code,
         "message": error.message,
-        "param": dialect_param(error.param),
+        "param": error.param,
     }
     if error.retry_after_ms is not None:
         seconds = -(-error.retry_after_ms // 1000)

@@ -18,7 +18,7 @@ from protocol.refusal import shown
 from protocol.responses.answer import Answer, Event
 from protocol.responses.conversations import Conversations
 from protocol.responses.create import Create, read_create, to_generate
-from protocol.responses.error import DialectError, error_event
+from protocol.responses.error import DialectError, dialect_param, error_event
 from protocol.session import Frame
 from protocol.wire import (
     Accepted,
@@ -177,7 +177,8 @@ class ResponsesSession:
         if answer.is_accepted:
             self._send_all(answer.failed(event))
         else:
-            error = RequestError(event.code, event.message, param=event.param, retry_after_ms=event.retry_after_ms)
+            param = dialect_param(event.param)
+            error = RequestError(event.code, event.message, param=param, retry_after_ms=event.retry_after_ms)
             self._send(error_event(error, answer.create.stream_id))
         self._end(answer.id, answer)
 

@@ -1,4 +1,4 @@
-"""The client's half of the wire: what it sends a session reads, what a session sends it reads, and what is newer it skips."""
+"""The client's half of the wire: a session reads what it sends, it reads what a session sends and skips what is newer."""
 
 import json
 
