@@ -10,8 +10,6 @@ import secrets
 from collections.abc import Sequence
 from typing import Any, assert_never
 
-import structlog
-
 from actors.runtime.actor import Actor
 from actors.runtime.clock import Clock
 from actors.runtime.metrics import snapshot_of
@@ -42,8 +40,6 @@ from protocol.model_info import ModelInfo
 
 TICK_S = 0.25
 """How late a deadline (credit, drain) may be noticed."""
-
-log = structlog.get_logger()
 
 
 class SchedulerActor(Actor[SchedulerInbox]):
@@ -92,7 +88,7 @@ class SchedulerActor(Actor[SchedulerInbox]):
                 if scheduler.complete(worker, result, now):
                     self._progressed_at = now
             case WorkerReady():
-                self._worker_ready(message)
+                scheduler.add_group(message.worker, message.epoch, message.num_pages, message.page_size)
             case WorkerFailed(worker, _, reason):
                 self._fail(f"worker {worker}: {reason}")
             case Drain(deadline_ms):
@@ -141,10 +137,6 @@ class SchedulerActor(Actor[SchedulerInbox]):
             await self._clock.sleep(TICK_S)
             self._scheduler.expire(self._clock.now())
             await self.after_batch()
-
-    def _worker_ready(self, message: WorkerReady) -> None:
-        log.info("worker ready", worker=message.worker, device=message.device, num_pages=message.num_pages)
-        self._scheduler.add_group(message.worker, message.epoch, message.num_pages, message.page_size)
 
     def _fail(self, reason: str) -> None:
         """No more plans; `after_batch` ends every request and then the actor."""

@@ -26,6 +26,7 @@ def plan_step(group: Group, now: float) -> StepPlan | None:
     prefill.go_on()
     if not preempted:
         prefill.admit_waiting(now)
+    prefill.publish()
     if not rows:
         return None
     load = StepLoad(num_decode_rows, prefill.num_tokens, num_kv_tokens + prefill.num_kv_tokens)
@@ -71,6 +72,7 @@ class _Prefill:
         self.rows = rows
         self.budget = max(budget, group.page_size)
         self.starts: list[RowStart] = []
+        self.computed: list[Request] = []
         self.warmed: list[Request] = []
         self.num_tokens = 0
         self.num_kv_tokens = 0
@@ -101,6 +103,11 @@ class _Prefill:
             self._compute(request)
         group.gate.close(group.num_running)
 
+    def publish(self) -> None:
+        """Let later steps match what this one computes; rows of one step never read each other's pages."""
+        for request in self.computed:
+            self.group.publish(request, request.num_computed)
+
     def _may_begin(self, request: Request) -> bool:
         """Unchunked prompts begin only where they fit whole, or alone."""
         whole = not self.group.config.chunked_prefill and not self.group.gate.is_static
@@ -125,7 +132,7 @@ class _Prefill:
         self.num_tokens += count
         self.num_kv_tokens += end
         request.num_computed = end
-        group.publish(request, end)
+        self.computed.append(request)
         if done:
             del group.prefilling[request.slot]
             group.decoding[request.slot] = request
