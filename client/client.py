@@ -46,6 +46,8 @@ class Client:
     7 bytes a token in JSON), and draws a seed for sampled requests that bring none. `resume=False` does without: then a
     stream that had begun fails with APIConnectionError.
 
+    A request that is refused as `overloaded` is asked again after the server's hint, at most `max_retries` times.
+
     It belongs to the event loop that entered it (asyncio's or uvloop's). `tls` is used for wss:// addresses.
     """
 
@@ -58,18 +60,20 @@ class Client:
         timeouts: Timeouts | None = None,
         reconnect: Reconnect | None = None,
         resume: bool = True,
+        max_retries: int = 2,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._timeouts = timeouts or Timeouts()
         self._resume = resume
-        self._endpoint = Endpoint(
+        self._max_retries = max_retries
+        self.endpoint = Endpoint(
             address=parse_address(url),
             encoding=encoding,
             api_key=api_key,
             tls=tls,
             connect_s=self._timeouts.connect_s,
         )
-        self._link = Link(self._endpoint, reconnect or Reconnect())
+        self._link = Link(self.endpoint, reconnect or Reconnect())
         self._tasks: asyncio.TaskGroup | None = None
         self._keeper: asyncio.Task[None] | None = None
 
@@ -107,7 +111,13 @@ class Client:
         if self._resume:
             seed = secrets.randbits(63) if generate.seed is None else generate.seed
             generate = msgspec.structs.replace(generate, return_tokens=True, seed=seed)
-        return Stream(self._link, generate, timeouts=timeouts or self._timeouts, can_continue=generate.return_tokens)
+        return Stream(
+            self._link,
+            generate,
+            timeouts=timeouts or self._timeouts,
+            can_continue=self._resume,
+            max_retries=self._max_retries,
+        )
 
     async def generate(self, *, timeouts: Timeouts | None = None, **fields: Unpack[GenerateFields]) -> Result:
         """Generate to the end; raises what a stream raises."""
@@ -124,12 +134,12 @@ class Client:
         try:
             return msgspec.json.decode(body, type=_ModelList).data
         except msgspec.DecodeError as error:
-            url = f"{self._endpoint.address.http}/v1/models"
+            url = f"{self.endpoint.address.http}/v1/models"
             raise APIConnectionError(f"{url}: HTTP {status}, not a list of models") from error
 
     async def get(self, path: str) -> tuple[int, bytes]:
         """HTTP status and body of one of the server's pages, such as `/readyz`. Raises APIConnectionError."""
-        return await http_get(self._endpoint, path)
+        return await http_get(self.endpoint, path)
 
     def _check_open(self) -> None:
         if self._tasks is None:

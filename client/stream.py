@@ -16,20 +16,21 @@ from protocol.wire import Failed, Generate, StreamCommand, Tokens
 if TYPE_CHECKING:
     from client.link import Link
 
-_MAX_OVERLOAD_RETRIES = 2
 _DEFAULT_RETRY_MS = 500
 
 
 class Stream:
     """Enter it to send the request; read it from one task; leaving it early cancels the request on the server."""
 
-    def __init__(self, link: "Link", generate: Generate, *, timeouts: Timeouts, can_continue: bool) -> None:
+    def __init__(
+        self, link: "Link", generate: Generate, *, timeouts: Timeouts, can_continue: bool, max_retries: int
+    ) -> None:
         self._link = link
         self._ledger = Ledger(generate, can_continue=can_continue)
         self._timeouts = timeouts
         self._arrived = asyncio.Event()
         self._entered_at = 0.0
-        self._num_overload_retries = 0
+        self._num_retries_left = max_retries
         self._has_left = False
         self.request_id = generate.id
         """The request's id on the wire and in the server's log."""
@@ -132,9 +133,9 @@ class Stream:
         wait_s = (_DEFAULT_RETRY_MS if error.retry_after_ms is None else error.retry_after_ms) / 1000
         is_late = any(now + wait_s > moment for moment, _ in self._limits(now))
         is_busy = isinstance(error, OverloadedError) and error.code == "overloaded" and self._ledger.nothing_came
-        if not is_busy or is_late or self._num_overload_retries == _MAX_OVERLOAD_RETRIES:
+        if not is_busy or is_late or self._num_retries_left == 0:
             raise error
-        self._num_overload_retries += 1
+        self._num_retries_left -= 1
         await asyncio.sleep(wait_s)
         self._ledger.take_refusal()
         await self._link.attach(self)

@@ -119,6 +119,8 @@ class FakeServer:
         self._api_key = api_key
         self._server: Server | None = None
         self._faults: list[BaseException] = []
+        self.statuses: dict[str, list[HTTPStatus]] = {}
+        """For a page that is not always 200: one a request, the last one for ever."""
         self.num_connections = 0
         self.url = ""
 
@@ -148,6 +150,9 @@ class FakeServer:
     async def _page(self, socket: ServerConnection, request: Request) -> Response | None:
         if self._api_key and request.headers.get("Authorization") != f"Bearer {self._api_key}":
             return socket.respond(HTTPStatus.UNAUTHORIZED, '{"error": {}}')
+        if statuses := self.statuses.get(request.path):
+            status = statuses.pop(0) if len(statuses) > 1 else statuses[0]
+            return socket.respond(status, "{}")
         if request.path in self._pages:
             return socket.respond(HTTPStatus.OK, self._pages[request.path].decode())
         return None if request.path == "/v1/stream" else socket.respond(HTTPStatus.NOT_FOUND, "{}")
