@@ -1,4 +1,4 @@
-"""The client's half of the wire: a session reads what it sends, it reads what a session sends and skips what is newer."""
+"""The client's half: a session reads what it sends, it reads what a session sends and skips what is new."""
 
 import json
 
