@@ -31,7 +31,9 @@ def byte_level_folder(folder: Path) -> Path:
     tokenizer.train_from_iterator(
         CORPUS * 2, BpeTrainer(vocab_size=400, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False)
     )
-    tokenizer.add_tokens([AddedToken("<plain added>", special=False), AddedToken("日本", special=False)])
+    tokenizer.add_tokens(
+        [AddedToken("<plain added>", special=False), AddedToken("日本", special=False), AddedToken("é", special=False)]
+    )
     return write_folder(folder, tokenizer)
 
 
