@@ -24,7 +24,7 @@ class Piece(NamedTuple):
 
 
 class OutputText:
-    """Push tokens as they are sampled; the pieces do not depend on how tokens are grouped, only their number does.
+    """Push tokens as they are sampled, in groups of any size: grouping moves the cuts between pieces and nothing else.
 
     The stop string whose last character comes first wins (of two that end together the longer), is removed with all
     behind it, and ends the output: tokens pushed later are ignored. Text that becomes certain with one of the first
