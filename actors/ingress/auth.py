@@ -7,7 +7,6 @@ import hashlib
 import hmac
 from collections.abc import Iterable, Sequence
 
-BEARER = "bearer "
 BEARER_SUBPROTOCOL = "bearer."
 
 
@@ -34,10 +33,11 @@ class Keys:
 
 
 def key_of_header(authorization: str | None) -> str | None:
-    """The key of `Authorization: Bearer <key>`."""
-    if authorization is None or not authorization.lower().startswith(BEARER):
+    """The key of `Authorization: Bearer <key>`; of any other form "", which is no key; None without the header."""
+    if authorization is None:
         return None
-    return authorization[len(BEARER) :].strip()
+    scheme, _, key = authorization.partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else ""
 
 
 def key_of_subprotocols(offered: Sequence[str]) -> str | None:

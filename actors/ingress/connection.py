@@ -7,6 +7,7 @@ drops clients that do not authenticate or do not read. `except Exception` stands
 
 import asyncio
 import math
+import traceback
 from typing import assert_never
 
 import structlog
@@ -76,8 +77,8 @@ class Connection:
                 writer = tasks.create_task(self._write())
                 await self._read()
                 writer.cancel()
-        except Exception:
-            log.exception("connection failed")
+        except Exception as error:  # noqa: BLE001 - one client's connection, not the server's
+            log.error("connection failed", error=_where(error))  # noqa: TRY400 - a traceback's values hold prompts
             code = INTERNAL
             await self._socket.close(code)
         finally:
@@ -116,15 +117,15 @@ class Connection:
             self.close(POLICY, "not reading")
 
     def flush(self) -> None:
-        """Send all that is due, in one write; nothing while the client does not keep up."""
+        """Send what is due, in one write unless much has waited; nothing while the client does not keep up."""
         self._is_dirty = False
-        if self._is_stalled():
-            return
-        self._take_news()
-        frames = self._session.take_frames()
-        if frames:
-            self._socket.send_frames(frames)
-            self._is_stalled()
+        while not self._is_stalled():
+            self._take_news()
+            frames = self._session.take_frames()
+            if frames:
+                self._socket.send_frames(frames)
+            if not self._news:
+                break
 
     def _take_news(self) -> None:
         """Events of streams to the session. The end of one request may let the next of its lane begin."""
@@ -132,7 +133,9 @@ class Connection:
         for stream in news:
             for event in stream.take_events():
                 self._session.send_event(event)
-            if stream.has_ended:
+            if stream.has_news:
+                self._news.append(stream)
+            elif stream.has_ended:
                 self._streams.pop(stream.client_id, None)
                 self._commands += self._session.take_commands()
         if self._commands:
@@ -264,6 +267,14 @@ class Connection:
         for stream in streams.values():
             stream.listen(None)
             self._desk.live.cancel(stream)
+
+
+def _where(error: BaseException) -> str:
+    """Type and place of an error; not its message, which may quote a client."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} in {place.name} ({place.filename}:{place.lineno})"
 
 
 def _name_of(command: SessionCommand) -> str | None:

@@ -17,22 +17,25 @@ from protocol.messages import RequestFailed, RequestFinished, Submit, TokenDelta
 from protocol.step import TokenLogprob
 from protocol.wire import Accepted, Failed, Finished, SessionEvent, Tokens, WireLogprob, WireTopLogprob
 
+MAX_FRAME_TOKENS = 256
+"""What waited for a slow client comes in frames of this size, which its library will take."""
+
 
 class Stream:
     """Made by `requests`, told by `live_requests` what the scheduler says, emptied by `connection`."""
 
     __slots__ = (
         "_accepted",
-        "_has_news",
         "_logprobs",
         "_num_ready",
         "_num_sent",
         "_on_news",
-        "_ready_text",
+        "_ready",
         "_terminal",
         "_text",
         "client_id",
         "credit_due",
+        "has_news",
         "is_accepted",
         "is_cancelled",
         "return_tokens",
@@ -56,11 +59,12 @@ class Stream:
         self._logprobs: list[TokenLogprob] = []
         self._num_sent = 0
         self._num_ready = 0
-        self._ready_text = ""
+        self._ready: list[Piece] = []
         self._accepted: Accepted | None = None
         self._terminal: Finished | Failed | None = None
         self._on_news: Callable[[Stream], None] | None = None
-        self._has_news = False
+        self.has_news = False
+        """There is something to take, and whoever listens knows."""
         self._resume(submit.output_tokens)
 
     @property
@@ -71,7 +75,7 @@ class Stream:
     def listen(self, on_news: "Callable[[Stream], None] | None") -> None:
         """`on_news` is called when there is something to take, once until it is taken; None: nobody listens."""
         self._on_news = on_news
-        self._has_news = False
+        self.has_news = False
         if self._accepted is not None or self._terminal is not None:
             self._tell()
 
@@ -122,15 +126,15 @@ class Stream:
         self._tell()
 
     def take_events(self) -> list[SessionEvent]:
-        """What is to be sent now, in order; at most one Tokens."""
+        """What is to be sent next, in order; at most one Tokens. Take again while `has_news`."""
         events: list[SessionEvent] = []
-        self._has_news = False
         if self._accepted is not None:
             events.append(self._accepted)
             self._accepted = None
-        if self._num_ready > self._num_sent:
+        if self._ready:
             events.append(self._take_tokens())
-        if self._terminal is not None:
+        self.has_news = bool(self._ready)
+        if self._terminal is not None and not self.has_news:
             events.append(self._terminal)
         return events
 
@@ -148,29 +152,46 @@ class Stream:
         if piece is None:
             return
         self._num_ready += piece.num_tokens
-        self._ready_text += piece.text
+        self._ready.append(piece)
         self.stop = piece.stop
         self._tell()
 
     def _take_tokens(self) -> Tokens:
-        start, end = self._num_sent, self._num_ready
-        text, self._ready_text, self._num_sent = self._ready_text, "", end
+        start = self._num_sent
+        count, text = self._take_pieces()
+        end = self._num_sent = start + count
         return Tokens(
             id=self.client_id,
             index=start,
-            count=end - start,
+            count=count,
             text=text,
             tokens=self.tokens[start:end] if self.return_tokens else None,
-            logprobs=self._take_logprobs(end - start) if self._logprobs else None,
+            logprobs=self._take_logprobs(count) if self._logprobs else None,
         )
+
+    def _take_pieces(self) -> tuple[int, str]:
+        """As many as fit into one frame, one at least: their tokens and text."""
+        ready = self._ready
+        if len(ready) == 1:
+            piece = ready.pop()
+            return piece.num_tokens, piece.text
+        count, taken = 0, 0
+        for piece in ready:
+            if taken and count + piece.num_tokens > MAX_FRAME_TOKENS:
+                break
+            count += piece.num_tokens
+            taken += 1
+        text = "".join([piece.text for piece in ready[:taken]])
+        del ready[:taken]
+        return count, text
 
     def _take_logprobs(self, count: int) -> list[WireLogprob]:
         taken, self._logprobs = self._logprobs[:count], self._logprobs[count:]
         return [_wire_logprob(one) for one in taken]
 
     def _tell(self) -> None:
-        if not self._has_news and self._on_news is not None:
-            self._has_news = True
+        if not self.has_news and self._on_news is not None:
+            self.has_news = True
             self._on_news(self)
 
 
