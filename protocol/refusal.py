@@ -22,8 +22,12 @@ _FIELD = re.compile(r"Object (?P<how>contains unknown|missing required) field `(
 _STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<index>\d{1,9}|\.\.\.)\]")
 
 
-def refusal(error: msgspec.ValidationError, frame: object, kind: type[msgspec.Struct]) -> RequestError:
+def refusal(error: msgspec.ValidationError, frame: dict[str, object], kind: type[msgspec.Struct]) -> RequestError:
     """The RequestError for `frame`, which could not be converted to `kind`."""
+    unknown = _unknown_field(frame, kind)
+    if unknown is not None:
+        # Looked up, not parsed: a name at the end of msgspec's message could pass for a path.
+        return _wrong_field("", unknown, unknown=True)
     what = str(error)
     where = _WHERE.search(what)
     param, value, expected = _look_up(where["path"] if where else "", frame, inspect.type_info(kind))
@@ -103,6 +107,13 @@ def _wrong_entry(param: str, value: object, expected: inspect.DictType) -> Reque
     entries = value.items() if isinstance(value, dict) else ()
     key, bad = next(((key, one) for key, one in entries if not _fits(one, expected.value_type)), ("", None))
     return misfit(param, bad, expected.value_type, entry=f"[{shown(_spelled(key))}]")
+
+
+def _unknown_field(frame: dict[str, object], kind: type[msgspec.Struct]) -> str | None:
+    if not kind.__struct_config__.forbid_unknown_fields:
+        return None
+    known = {"type", *kind.__struct_fields__}
+    return next((name for name in frame if isinstance(name, str) and name not in known), None)
 
 
 def _wrong_field(param: str, name: str, *, unknown: bool) -> RequestError:

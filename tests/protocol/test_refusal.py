@@ -187,7 +187,9 @@ def test_text_keys_of_a_bias_are_refused_over_msgpack() -> None:
         "$.messages[0]",
     ],
 )
-def test_a_field_name_that_looks_like_a_path_does_no_harm(name: str, encoding: Encoding) -> None:
+def test_a_field_name_that_looks_like_a_path_is_named_all_the_same(name: str, encoding: Encoding) -> None:
     failed = refused(generate(**{name: 1, "stop": ["x"], "logit_bias": {}}), encoding)
     assert failed["id"] == "a"
-    assert failed["code"] == "invalid_request"
+    assert failed["param"] == name
+    nested = [{"role": "user", "content": "x", name: 1}]
+    assert refused(generate(prompt=None, messages=nested), encoding)["param"] == f"messages[0].{name}"
