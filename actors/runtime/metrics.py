@@ -4,11 +4,12 @@ Every actor keeps a private registry; whoever renders `/metrics` asks all of the
 """
 
 from collections.abc import Callable
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
 from actors.runtime.clock import Clock
+from actors.runtime.ref import ActorStopped
 from protocol.messages import MetricFamily, MetricsSnapshot, Sample
 
 LAG_PERIOD_S = 0.1
@@ -56,3 +57,24 @@ class RuntimeMetrics:
             due = clock.now() + LAG_PERIOD_S
             await clock.sleep(LAG_PERIOD_S)
             self._lag.observe(max(0.0, clock.now() - due))
+
+
+class MetricsProbe:
+    """An ActorRef in name only: it answers CollectMetrics with the RuntimeMetrics of this very process."""
+
+    name = "runtime"
+
+    def __init__(self, metrics: RuntimeMetrics) -> None:
+        self._metrics = metrics
+
+    async def tell(self, message: object) -> None:
+        """Nothing can be told to it."""
+        raise ActorStopped(f"nobody takes {type(message).__name__} here")
+
+    def try_tell(self, message: object) -> bool:  # noqa: ARG002 - the same for all
+        """Nothing can be told to it."""
+        return False
+
+    async def ask(self, message: object, *, timeout_s: float) -> Any:  # noqa: ANN401, ARG002 - an ActorRef
+        """Return the metrics."""
+        return snapshot_of(self._metrics.registry)

@@ -1,0 +1,142 @@
+"""The node's configuration, resolved once from flags, environment and file into one frozen struct.
+
+Sources and texts of settings are `actors.settings`; here is what they mean together and which contradict each other.
+"""
+
+import ipaddress
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from actors.settings import ConfigError, read_settings
+from actors.topology import Group, read_groups
+
+AUTO_STEP_TOKENS = 512
+"""On the CPU a step of so many prefill tokens takes about half a second: more would hold up everybody's next token."""
+
+
+class NodeConfig(Struct, frozen=True, kw_only=True):
+    """Every setting by its flag's name; what was `auto` and does not need the model is resolved."""
+
+    model: str
+    served_model_name: str | None
+    host: str
+    port: int
+    ready_file: str | None
+    groups: tuple[Group, ...]
+    dtype: str
+    page_size: int
+    num_pages: int | None
+    kv_memory: int | None
+    max_model_len: int | None
+    max_running: int
+    step_tokens: int
+    max_waiting: int
+    max_waiting_tokens: int
+    batching: Literal["continuous", "static"]
+    prefix_cache: bool
+    chunked_prefill: bool
+    overlap: bool
+    batch_invariant: bool
+    quantization: str
+    default_slo_ttft_ms: int | None
+    default_slo_tpot_ms: int | None
+    api_keys: tuple[str, ...]
+    allowed_origins: tuple[str, ...]
+    ssl_certfile: str | None
+    ssl_keyfile: str | None
+    max_message_bytes: int
+    resume_ttl_s: float
+    drain_timeout_s: float
+    loop: Literal["uvloop", "asyncio"]
+    log_level: str
+    log_format: Literal["console", "json"]
+    counting_step_s: float
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """All devices; worker i runs the i-th."""
+        return tuple(device for group in self.groups for device in group.devices)
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What the command line asks: a configuration, to be served or only to be printed."""
+
+    config: NodeConfig
+    print_only: bool
+
+
+def resolve(arguments: Sequence[str], environment: Mapping[str, str]) -> Resolved:
+    """Resolve every setting from its sources. Raises ConfigError."""
+    command = read_settings(arguments, environment)
+    values = command.values
+    _refuse_missing_parts(values)
+    _refuse_contradictions(values)
+    derived = {
+        "groups": read_groups(values["devices"], values["topology"], values["tp"]),
+        "step_tokens": values["step_tokens"] or max(AUTO_STEP_TOKENS, values["page_size"]),
+        "api_keys": values["api_key"] + _keys_of(values["api_key_file"]),
+        "allowed_origins": values["allowed_origin"],
+        "resume_ttl_s": values["resume_ttl"],
+        "drain_timeout_s": values["drain_timeout"],
+        "log_format": values["log_format"] or ("console" if sys.stderr.isatty() else "json"),
+        "counting_step_s": (values["counting_step_ms"] or 0) / 1000,
+    }
+    fields = {name: derived.get(name, values.get(name)) for name in NodeConfig.__struct_fields__}
+    config = msgspec.convert(fields, NodeConfig)
+    if not config.api_keys and not values["insecure"] and not is_loopback(config.host):
+        raise ConfigError(f"--host: {config.host} is open to others without a key; add --api-key, or --insecure")
+    return Resolved(config, command.print_config)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can connect to `host`."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def printed(config: NodeConfig) -> str:
+    """Return the configuration as JSON, a line a setting; keys are counted, not shown."""
+    shown: dict[str, Any] = msgspec.to_builtins(config)
+    shown["api_keys"] = f"{len(config.api_keys)} configured"
+    return json.dumps(shown, indent=2)
+
+
+def _refuse_missing_parts(values: Mapping[str, Any]) -> None:
+    if values["check"]:
+        raise ConfigError("--check: is not in this version yet; leave it out")
+
+
+def _refuse_contradictions(values: Mapping[str, Any]) -> None:
+    if values["num_pages"] is not None and values["kv_memory"] is not None:
+        raise ConfigError("--num-pages: contradicts --kv-memory, both size the KV pool; give one of them")
+    if values["step_tokens"] is not None and values["step_tokens"] < values["page_size"]:
+        least = values["page_size"]
+        raise ConfigError(f"--step-tokens: {values['step_tokens']} is less than one page; use {least} or more")
+    if (values["ssl_certfile"] is None) != (values["ssl_keyfile"] is None):
+        raise ConfigError("--ssl-certfile: needs --ssl-keyfile and the other way round; give both")
+    for name in ("ssl_certfile", "ssl_keyfile"):
+        if values[name] is not None and not Path(values[name]).is_file():
+            raise ConfigError(f"--{name.replace('_', '-')}: no file {values[name]}; give a PEM file")
+
+
+def _keys_of(path: str | None) -> tuple[str, ...]:
+    if path is None:
+        return ()
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--api-key-file: cannot read {path}: {error}; give a text file, one key a line") from None
+    keys = tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
+    if not keys:
+        raise ConfigError(f"--api-key-file: {path} holds no key; write one key a line")
+    return keys

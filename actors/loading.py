@@ -1,0 +1,79 @@
+"""What is seen while a node starts: the model's folder made ready, then the workers' progress."""
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+import structlog
+
+from actors.config import NodeConfig
+from actors.settings import ConfigError
+from cuda.models.folder import DEMO, prepare_model, read_model_info
+from cuda.models.spec import UnsupportedModel
+from protocol.model_info import ModelInfo
+
+LINE_INTERVAL_S = 2.0
+log = structlog.get_logger()
+
+
+def load_model(config: NodeConfig) -> ModelInfo:
+    """Return what is known of the model from its folder (a .gguf is converted once). Raises ConfigError."""
+    try:
+        with LoadingDisplay("converting") as display:
+            folder = prepare_model(config.model, lambda fraction: display.show("model", fraction))
+        return read_model_info(folder, _served_name(config), config.max_model_len)
+    except UnsupportedModel as error:
+        raise ConfigError(f"--model: {error}") from None
+
+
+def _served_name(config: NodeConfig) -> str:
+    if config.served_model_name is not None:
+        return config.served_model_name
+    return DEMO if config.model == DEMO else Path(config.model).resolve().stem
+
+
+class LoadingDisplay:
+    """A progress bar on a terminal, a log line now and then otherwise; nothing if all is done at once."""
+
+    def __init__(self, activity: str) -> None:
+        self._activity = activity
+        self._show: Callable[[str, float], None] | None = None
+        self._close: Callable[[], None] = lambda: None
+        self._next_line = time.monotonic() + LINE_INTERVAL_S
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def show(self, part: str, fraction: float) -> None:
+        """`part` has come this far, 0..1."""
+        if sys.stderr.isatty():
+            self._show_bar(part, fraction)
+        elif time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + LINE_INTERVAL_S
+            log.info(self._activity, part=part, percent=round(100 * fraction))
+
+    def _show_bar(self, part: str, fraction: float) -> None:
+        if self._show is None:
+            self._open_bar()
+        if self._show is not None:
+            self._show(part, fraction)
+
+    def _open_bar(self) -> None:
+        from rich.console import Console  # noqa: PLC0415 - slow to import, and only for terminals
+        from rich.progress import Progress, TaskID  # noqa: PLC0415 - likewise
+
+        progress = Progress(console=Console(stderr=True), transient=True)
+        bars: dict[str, TaskID] = {}
+
+        def show(part: str, fraction: float) -> None:
+            if part not in bars:
+                bars[part] = progress.add_task(f"{self._activity} {part}", total=1.0)
+            progress.update(bars[part], completed=fraction)
+
+        progress.start()
+        self._show, self._close = show, progress.stop

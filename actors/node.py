@@ -1,0 +1,48 @@
+"""The node, read first: it resolves the configuration, starts every actor in a process of its own, and supervises.
+
+It does nothing else: no request passes through here. In order: configuration, model folder, listening socket, children,
+ready line; then it waits for a signal (drain, exit 0) or a dead child (clients are told, exit 1). Read `system` next.
+"""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from actors.config import NodeConfig, printed, resolve
+from actors.listening import open_listener
+from actors.loading import load_model
+from actors.runtime.child import run
+from actors.runtime.log import configure_logging
+from actors.settings import ConfigError
+from actors.supervision import Supervision
+
+EXIT_USAGE = 2
+
+
+def main() -> None:
+    """Run a node and exit: 0 after a clean drain, 1 when a part failed, 2 for a setting that cannot be."""
+    try:
+        sys.exit(_main(sys.argv[1:]))
+    except ConfigError as error:
+        sys.stderr.write(f"tokenstage: {error}\n")
+        sys.exit(EXIT_USAGE)
+
+
+def _main(arguments: list[str]) -> int:
+    resolved = resolve(arguments, os.environ)
+    if resolved.print_only:
+        sys.stdout.write(f"{printed(resolved.config)}\n")
+        return 0
+    return _serve(resolved.config)
+
+
+def _serve(config: NodeConfig) -> int:
+    configure_logging(config.log_level, config.log_format, "node")
+    model = load_model(config)
+    with open_listener(config) as listener, tempfile.TemporaryDirectory(prefix="tokenstage-") as run_dir:
+        return run(Supervision(config, model, listener, Path(run_dir)).run(), config.loop)
+
+
+if __name__ == "__main__":
+    main()

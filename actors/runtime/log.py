@@ -1,0 +1,34 @@
+"""Structured logs on standard error: lines for people on a terminal, JSON otherwise. Never prompts, outputs or keys."""
+
+import logging
+import sys
+from functools import partial
+from typing import Literal
+
+import structlog
+from structlog.typing import EventDict, Processor
+
+
+def configure_logging(level: str, style: Literal["console", "json"], actor: str) -> None:
+    """Set up logging of this process; every line names `actor`."""
+    structlog.configure(
+        processors=[
+            partial(_add_actor, actor),
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            *_rendering(style),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+def _add_actor(actor: str, _logger: object, _method: str, event: EventDict) -> EventDict:
+    event["actor"] = actor
+    return event
+
+
+def _rendering(style: Literal["console", "json"]) -> list[Processor]:
+    if style == "console":
+        return [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]

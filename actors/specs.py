@@ -1,0 +1,121 @@
+"""What the node tells each child process about itself: its own configuration made into those of the parts."""
+
+import os
+from collections.abc import Mapping
+from typing import Literal
+
+from msgspec import Struct
+
+from actors.config import NodeConfig
+from actors.ingress.config import IngressConfig
+from actors.scheduler.config import SchedulerConfig
+from actors.worker.config import WorkerConfig
+from protocol.model_info import ModelInfo
+
+OFFLINE: Mapping[str, str] = {"HF_HUB_OFFLINE": "1"}
+"""Models are local: a look-up at the hub would only hang."""
+
+
+class Place(Struct, frozen=True):
+    """What every child is told."""
+
+    run_dir: str
+    node_pid: int
+    loop: Literal["uvloop", "asyncio"]
+    log_level: str
+    log_format: Literal["console", "json"]
+
+
+class ChildSpec(Struct, frozen=True, tag=True):
+    """Base of what a child process is told about itself, by the channel to the node."""
+
+    place: Place
+
+
+class SchedulerSpec(ChildSpec, frozen=True):
+    """Be the scheduler of so many workers."""
+
+    config: SchedulerConfig
+    model: ModelInfo
+    num_workers: int
+
+
+class IngressSpec(ChildSpec, frozen=True):
+    """Be the ingress on the listening socket that was inherited as `listener`."""
+
+    config: IngressConfig
+    model: ModelInfo
+    num_workers: int
+    listener: int
+
+
+class WorkerSpec(ChildSpec, frozen=True):
+    """Be one worker."""
+
+    config: WorkerConfig
+
+
+AnySpec = SchedulerSpec | IngressSpec | WorkerSpec
+
+
+def scheduler_config(config: NodeConfig) -> SchedulerConfig:
+    """Return the scheduler's part."""
+    return SchedulerConfig(
+        max_running=config.max_running,
+        step_tokens=config.step_tokens,
+        max_waiting=config.max_waiting,
+        max_waiting_tokens=config.max_waiting_tokens,
+        batching=config.batching,
+        prefix_cache=config.prefix_cache,
+        chunked_prefill=config.chunked_prefill,
+        overlap=config.overlap,
+        resume_ttl_s=config.resume_ttl_s,
+    )
+
+
+def ingress_config(config: NodeConfig) -> IngressConfig:
+    """Return the ingress's part."""
+    return IngressConfig(
+        api_keys=config.api_keys,
+        allowed_origins=config.allowed_origins,
+        ssl_certfile=config.ssl_certfile,
+        ssl_keyfile=config.ssl_keyfile,
+        max_message_bytes=config.max_message_bytes,
+    )
+
+
+def worker_configs(config: NodeConfig, model: ModelInfo) -> list[WorkerConfig]:
+    """Return each worker's part, in the order of `config.devices`; CPU workers share the cores evenly."""
+    num_threads = max(1, len(os.sched_getaffinity(0)) // len(config.devices))
+    return [
+        WorkerConfig(
+            index=index,
+            group=str(index),
+            device=device,
+            model_name=model.name,
+            folder=model.folder,
+            dtype=config.dtype,
+            page_size=config.page_size,
+            num_pages=config.num_pages,
+            kv_memory=config.kv_memory,
+            max_running=config.max_running,
+            max_model_len=model.max_model_len,
+            step_tokens=config.step_tokens,
+            quantization=config.quantization,
+            batch_invariant=config.batch_invariant,
+            num_threads=num_threads,
+            counting_step_s=config.counting_step_s,
+        )
+        for index, device in enumerate(config.devices)
+    ]
+
+
+def environment_of(worker: WorkerConfig) -> Mapping[str, str]:
+    """Return what must be in a worker's environment before torch is imported there."""
+    return {
+        **OFFLINE,
+        "OMP_WAIT_POLICY": "PASSIVE",  # a spinning team is several times slower beside one busy neighbour
+        "OMP_NUM_THREADS": str(worker.num_threads),
+        "MKL_NUM_THREADS": str(worker.num_threads),
+        "NUMBA_NUM_THREADS": str(worker.num_threads),
+    }
