@@ -210,27 +210,28 @@ async def test_ctrl_c_stops_the_answer_and_keeps_the_session(tmp_path: Path) -> 
 
     async with FakeServer(endless_then_short, pages=MODELS) as server, Terminal() as terminal:
         chat = await terminal.start("chat", "--url", server.url, state_folder=tmp_path)
-        await terminal.shows(">>> ")
+        await terminal.shows(">>>")
         terminal.types("first\r")
         await terminal.shows("endless")
         chat.send_signal(signal.SIGINT)
         await terminal.shows("1 tokens")
-        await terminal.shows(">>> ")
+        await terminal.shows(">>>")
         terminal.types("second\r")
         await terminal.shows("done")
-        await terminal.shows(">>> ")
+        await terminal.shows(">>>")
         terminal.types("/bye\r")
         assert await chat.wait() == 0
     assert "first" in (tmp_path / "tokenstage" / "chat_history").read_text()
 
 
 class Terminal:
-    """A pseudo-terminal and what has been written to it."""
+    """A pseudo-terminal, what has been written to it, and the program on it, which ends with it."""
 
     def __init__(self) -> None:
         self._ours, self._theirs = pty.openpty()
         self._text = ""
         self._changed = asyncio.Event()
+        self._program: asyncio.subprocess.Process | None = None
 
     async def __aenter__(self) -> Self:
         asyncio.get_running_loop().add_reader(self._ours, self._read)
@@ -239,18 +240,22 @@ class Terminal:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._program is not None and self._program.returncode is None:
+            self._program.kill()
+            await self._program.wait()
         asyncio.get_running_loop().remove_reader(self._ours)
         os.close(self._ours)
         os.close(self._theirs)
 
     async def start(self, *arguments: str, state_folder: Path) -> asyncio.subprocess.Process:
-        return await asyncio.create_subprocess_exec(
+        self._program = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "client", *arguments),
             stdin=self._theirs,
             stdout=self._theirs,
             stderr=self._theirs,
             env={**os.environ, "XDG_STATE_HOME": str(state_folder), "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"},
         )
+        return self._program
 
     def types(self, text: str) -> None:
         os.write(self._ours, text.encode())
