@@ -1,0 +1,190 @@
+"""The CPU device: the decoder's forward pass recorded once, and run for every step plan on all cores.
+
+Arithmetic is float32 whatever weights and KV are kept in, and what a row computes never depends on its company: a
+request's logits are the same bits alone or in a batch, in one chunk or many (`batch_invariant` costs nothing here).
+Owns weights, KV pool and slots. Read `cuda.models.decoder` for the pass, `cuda.kernels.cpu_program` for how it runs.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from cuda.devices.cpu_batch import Batch, Segment
+from cuda.devices.cpu_ops import CpuOps, CpuState
+from cuda.devices.cpu_slots import SlotTable
+from cuda.devices.cpu_weights import CpuWeights, Formats, pack_weights, return_free_memory, weights_bytes
+from cuda.devices.device import DeviceConfig, PoolInfo
+from cuda.kernels import cpu_attention, cpu_sample
+from cuda.kernels.cpu_memory import aligned_zeros
+from cuda.kernels.cpu_program import Program
+from cuda.models.checkpoint import load_weights
+from cuda.models.decoder import forward
+from cuda.models.folder import read_spec
+from cuda.models.kv import KvLayout, PoolRequest, available_memory, choose_num_pages
+from cuda.models.rope import rope_table
+from cuda.models.spec import ModelSpec
+from protocol.sampling import SamplingParams
+from protocol.step import RowStart, SampledRow, StepPlan, StepResult, StepRow, TokenLogprob, TopLogprob
+
+PASS_TOKENS = 1024
+"""A longer step is computed in passes of this many tokens, so that buffers stay small."""
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """Everything that a step touches; the program points into the others."""
+
+    weights: CpuWeights
+    state: CpuState
+    ops: CpuOps
+    program: Program
+
+
+class CpuDevice:
+    """One shard that is the whole model. See `cuda.devices.device.Device`."""
+
+    def __init__(self, config: DeviceConfig) -> None:
+        self._config = config
+        self._pass_tokens = max(config.max_running, min(config.max_step_tokens, PASS_TOKENS))
+        self._loaded: _Loaded | None = None
+
+    def load(self, progress: Callable[[float], None]) -> PoolInfo:
+        """Load, pack, allocate, record, and run one token, so that nothing is compiled or first touched later.
+
+        UnsupportedModel if the folder cannot be served, ValueError if the pool has no room for a page.
+        """
+        config = self._config
+        spec = read_spec(Path(config.folder))
+        dtype = torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
+        layout = KvLayout.of(spec, config.page_size, dtype.itemsize)
+        request = PoolRequest(config.num_pages, config.kv_memory, config.max_running * config.max_model_len)
+        num_pages = choose_num_pages(layout, request, available_memory())
+        weights = self._load_weights(spec, dtype, progress)
+        self._loaded = self._record(spec, layout, num_pages, weights)
+        self._warm_up()
+        progress(1.0)
+        return PoolInfo(
+            num_pages=num_pages,
+            page_size=config.page_size,
+            weights_bytes=weights_bytes(weights),
+            kv_bytes=num_pages * layout.page_bytes,
+        )
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Run one step. ValueError for a row whose pages do not hold it."""
+        began = time.perf_counter()
+        loaded = self._running
+        slots = loaded.state.slots
+        for start in plan.starts:
+            slots.start(start, loaded.state.spec.vocab_size)
+        for row in plan.rows:
+            slots.add_pages(row)
+        sampled: list[SampledRow] = []
+        for segments in passes(plan.rows, self._pass_tokens):
+            loaded.state.batch.fill(segments)
+            loaded.program.run()
+            sampled += _sampled_rows(loaded.state, segments)
+        return StepResult(plan.epoch, plan.step, sampled, duration_s=time.perf_counter() - began)
+
+    def close(self) -> None:
+        """End the threads and let go of all memory."""
+        if self._loaded is not None:
+            self._loaded.program.close()
+            self._loaded = None
+
+    @property
+    def logits(self) -> npt.NDArray[np.float32]:
+        """[R, V] of the last pass, a row for each token it sampled (a copy, for tests)."""
+        loaded = self._running
+        return loaded.ops.logits[: loaded.state.batch.num_sampled, : loaded.state.spec.vocab_size].copy()
+
+    @property
+    def _running(self) -> _Loaded:
+        if self._loaded is None:
+            raise RuntimeError("the device is not loaded")
+        return self._loaded
+
+    def _load_weights(self, spec: ModelSpec, dtype: torch.dtype, progress: Callable[[float], None]) -> CpuWeights:
+        weights = load_weights(Path(self._config.folder), spec, dtype, lambda done: progress(0.6 * done))
+        formats = Formats.of(dtype, self._config.quantization)
+        packed = pack_weights(weights, formats, lambda done: progress(0.6 + 0.35 * done))
+        del weights
+        return_free_memory()
+        return packed
+
+    def _record(self, spec: ModelSpec, layout: KvLayout, num_pages: int, weights: CpuWeights) -> _Loaded:
+        config = self._config
+        group = spec.num_heads // spec.num_kv_heads
+        slots = SlotTable(config.max_running, config.max_model_len, config.page_size, spec.eos_token_ids)
+        state = CpuState(
+            spec=spec,
+            batch=Batch(self._pass_tokens, config.max_running, group),
+            slots=slots,
+            pools=[
+                aligned_zeros(num_pages * layout.page_values * layout.item_bytes, np.uint8)
+                for _ in range(spec.num_layers)
+            ],
+            shape=_shape(spec, layout, slots.page_tables.shape[1]),
+            rope_table=rope_table(spec, config.max_model_len + 1).numpy(),
+        )
+        widest = max(spec.hidden_size, spec.intermediate_size, spec.num_heads * spec.head_dim)
+        scratch_bytes = max(
+            cpu_attention.scratch_bytes(group, spec.head_dim), cpu_sample.scratch_bytes(spec.vocab_size), 128 * widest
+        )
+        program = Program(config.num_threads, scratch_bytes)
+        ops = CpuOps(state, program, self._pass_tokens, config.max_running)
+        forward(ops, weights)
+        return _Loaded(weights, state, ops, program)
+
+    def _warm_up(self) -> None:
+        sampling = SamplingParams(max_tokens=1, temperature=0, seed=0)
+        start = RowStart(0, 0, 0, [0], 1, sampling)
+        self.execute(StepPlan(0, 0, [start], [StepRow(0, 0, 1, samples=True, new_pages=(0,))]))
+
+
+def passes(rows: Sequence[StepRow], max_tokens: int) -> Iterator[list[Segment]]:
+    """Cut a step into passes of at most `max_tokens` tokens, in order."""
+    segments: list[Segment] = []
+    room = max_tokens
+    for row in rows:
+        start, end = row.start, row.start + row.count
+        while start < end:
+            if room == 0:
+                yield segments
+                segments, room = [], max_tokens
+            count = min(room, end - start)
+            segments.append(Segment(row.slot, start, count, samples=row.samples and start + count == end))
+            start, room = start + count, room - count
+    if segments:
+        yield segments
+
+
+def _shape(spec: ModelSpec, layout: KvLayout, max_pages: int) -> npt.NDArray[np.int64]:
+    """See `cuda.kernels.cpu_attention`."""
+    values = [spec.num_heads, spec.num_kv_heads, spec.head_dim, layout.page_size, max_pages]
+    return np.array([*values, int(layout.item_bytes == 2), spec.sliding_window or 0, 0], np.int64)
+
+
+def _sampled_rows(state: CpuState, segments: Sequence[Segment]) -> list[SampledRow]:
+    batch, slots = state.batch, state.slots
+    drawn = batch.drawn[: batch.num_sampled].tolist()
+    sampling = [segment.slot for segment in segments if segment.samples]
+    return [
+        SampledRow(slot, *slots.holder(slot), token, _logprob(state, index, slot, token))
+        for index, (slot, token) in enumerate(zip(sampling, drawn, strict=True))
+    ]
+
+
+def _logprob(state: CpuState, index: int, slot: int, token: int) -> TokenLogprob | None:
+    wanted = int(state.slots.integers[slot, cpu_sample.LOGPROBS])
+    if wanted < 0:
+        return None
+    batch = state.batch
+    ids, values = batch.top_ids[index, :wanted].tolist(), batch.top_logprobs[index, :wanted].tolist()
+    top = [TopLogprob(other, value) for other, value in zip(ids, values, strict=True)]
+    return TokenLogprob(token, float(batch.logprobs[index]), top)

@@ -1,0 +1,46 @@
+"""How CPU kernels are compiled: numba without the GIL, once for each version of their sources, then loaded from a cache.
+
+Owns the place of that cache: numba notices edits of a function's own file only, so the folder's name is a digest of all
+kernel sources. Kernels never see Python objects, only integers and addresses. Read `cuda.kernels.cpu_program` next.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar, cast
+
+import numba
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+def _cache_folder() -> str:
+    digest = hashlib.sha256(numba.__version__.encode())
+    for source in sorted(Path(__file__).parent.glob("cpu_*.py")):
+        digest.update(source.read_bytes())
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return str(Path(root) / "tokenstage" / "kernels" / digest.hexdigest()[:16])
+
+
+if not numba.config.CACHE_DIR:
+    numba.config.CACHE_DIR = _cache_folder()
+
+
+def kernel(function: Function) -> Function:
+    """A function that Python calls, with integers only: compiled at its first call, then kept on disk."""
+    try:
+        return cast("Function", numba.njit(nogil=True, cache=True, error_model="numpy")(function))
+    except (RuntimeError, OSError):  # no writable cache folder anywhere: compile in every process
+        return cast("Function", numba.njit(nogil=True, error_model="numpy")(function))
+
+
+def device(function: Function) -> Function:
+    """A function that only kernels call; IEEE arithmetic as written, so vector and scalar code agree bit by bit."""
+    return cast("Function", numba.njit(nogil=True, error_model="numpy")(function))
+
+
+def fast_device(function: Function) -> Function:
+    """Like `device`, with sums that may be reordered and contracted: only for loops whose length the batch cannot change."""
+    flags = {"reassoc", "contract", "nsz", "nnan", "arcp"}
+    return cast("Function", numba.njit(nogil=True, error_model="numpy", fastmath=flags)(function))

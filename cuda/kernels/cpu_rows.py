@@ -1,0 +1,115 @@
+"""Ops that treat every token (or sampled row) by itself: embedding, add + RMSNorm, SiLU·mul, picking rows.
+
+Rows are shared out one by one; strides in bytes, activations float32. Formulas: `cuda.kernels.reference`.
+"""
+
+import math
+
+import numpy as np
+
+from cuda.kernels.cpu_jit import device, fast_device
+from cuda.kernels.cpu_math import exp
+from cuda.kernels.cpu_memory import fetch_add, float_of_bfloat16, float_of_half, floats, ints, octets, shorts
+from cuda.kernels.cpu_tile import BFLOAT16, FLOAT32, GROUP, INT8, PANEL
+
+_ONE, _ZERO = np.float32(1.0), np.float32(0.0)
+
+
+@device
+def embed(next_row, rows, slots, positions, tokens, tokens_stride, kind, w, panel_bytes, scales, scale_bytes, width, out, ldo):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201, PLR0913
+    """out[t] = row tokens[slots[t], positions[t]] of a packed weight [V, width]: one column of a panel."""
+    slot_of = ints(slots, rows)
+    position_of = ints(positions, rows)
+    while True:
+        row = fetch_add(next_row, 1)
+        if row >= rows:
+            break
+        token = ints(tokens + slot_of[row] * tokens_stride, position_of[row] + 1)[position_of[row]]
+        panel = token // PANEL
+        _column(token % PANEL, kind, w + panel * panel_bytes, scales + panel * scale_bytes, width, floats(out + row * ldo, width))
+
+
+@device
+def _column(column, kind, w, scales, k, out):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, PLR0913
+    if kind == FLOAT32:
+        values = floats(w, k * PANEL)
+        for i in range(k):
+            out[i] = values[i * PANEL + column]
+    elif kind == BFLOAT16:
+        bits = shorts(w, k * PANEL)
+        for i in range(k):
+            out[i] = float_of_bfloat16(bits[i * PANEL + column])
+    elif kind == INT8:
+        factors = shorts(scales, k)
+        quants = octets(w, k * PANEL)
+        for i in range(k):
+            quant = np.float32(np.int8(quants[i * PANEL + column]))
+            out[i] = quant * float_of_half(factors[i // GROUP * PANEL + column])
+    else:
+        factors = shorts(scales, 2 * k)
+        quants = octets(w, k * 16)
+        for i in range(k):
+            pair = np.int32(quants[i * 16 + column % 16])
+            quant = np.float32((pair >> (column // 16 * 4)) & 15)
+            base = i // GROUP * 2 * PANEL + column
+            out[i] = quant * float_of_half(factors[base]) + float_of_half(factors[base + PANEL])
+
+
+@device
+def add_rms_norm(next_row, rows, residual, delta, weight, out, width, stride, eps):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201, PLR0913
+    """residual += delta (unless its address is 0); out = residual / rms(residual) * weight."""
+    scale = floats(weight, width)
+    while True:
+        row = fetch_add(next_row, 1)
+        if row >= rows:
+            break
+        values = floats(residual + row * stride, width)
+        if delta != 0:
+            change = floats(delta + row * stride, width)
+            for i in range(width):
+                values[i] += change[i]
+        normalise(values, scale, floats(out + row * stride, width), width, eps)
+
+
+@device
+def normalise(values, weight, out, width, eps):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+    """out = values / sqrt(mean(values²) + eps) * weight; `out` may be `values`."""
+    factor = np.float32(1.0 / math.sqrt(_sum_of_squares(values, width) / width + eps))
+    for i in range(width):
+        out[i] = values[i] * factor * weight[i]
+
+
+@fast_device
+def _sum_of_squares(values, width):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    total = _ZERO
+    for i in range(width):
+        total += values[i] * values[i]
+    return total
+
+
+@device
+def silu_mul(next_row, rows, gate_up, ldx, out, ldo, width):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201, PLR0913
+    """out = gate * sigmoid(gate) * up, where a row holds [gate; up]."""
+    while True:
+        row = fetch_add(next_row, 1)
+        if row >= rows:
+            break
+        gate = floats(gate_up + row * ldx, width)
+        up = floats(gate_up + row * ldx + 4 * width, width)
+        target = floats(out + row * ldo, width)
+        for i in range(width):
+            target[i] = gate[i] / (_ONE + exp(-gate[i])) * up[i]
+
+
+@device
+def take_rows(next_row, rows, indexes, x, ldx, out, ldo, width):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201, PLR0913
+    """out[i] = x[indexes[i]]."""
+    index_of = ints(indexes, rows)
+    while True:
+        row = fetch_add(next_row, 1)
+        if row >= rows:
+            break
+        source = floats(x + index_of[row] * ldx, width)
+        target = floats(out + row * ldo, width)
+        for i in range(width):
+            target[i] = source[i]

@@ -1,0 +1,86 @@
+"""The forward pass of every supported decoder, once, as a straight list of ops.
+
+`Ops` is what a device brings: it may compute at each call or write the calls down and run them later. Values flow through
+handles of the device's own making. What the batch is (tokens, positions, page tables, sampled rows) the ops know; nothing
+here depends on it. Read `cuda.devices.cpu_ops` for the CPU's ops.
+"""
+
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+Buffer = TypeVar("Buffer")
+"""Activations: a row a token, or a row a sampled row."""
+Vector = TypeVar("Vector")
+"""A norm's weight."""
+Matrix = TypeVar("Matrix")
+"""A linear's weight and bias, as the device packs them."""
+_Vector = TypeVar("_Vector", contravariant=True)
+_Matrix = TypeVar("_Matrix", contravariant=True)
+
+
+@dataclass(frozen=True)
+class DecoderLayer(Generic[Vector, Matrix]):
+    """One layer's weights on a device; shapes as in `cuda.models.weights.LayerWeights`."""
+
+    input_norm: Vector
+    qkv: Matrix
+    q_norm: Vector | None
+    k_norm: Vector | None
+    o: Matrix
+    post_attention_norm: Vector
+    gate_up: Matrix
+    down: Matrix
+
+
+@dataclass(frozen=True)
+class DecoderWeights(Generic[Vector, Matrix]):
+    """A decoder's weights on a device."""
+
+    embedding: Matrix
+    layers: list[DecoderLayer[Vector, Matrix]]
+    final_norm: Vector
+    lm_head: Matrix
+
+
+class Ops(Protocol[Buffer, _Vector, _Matrix]):
+    """What a device must bring. T tokens of the step, R sampled rows; each op's formula is in `cuda.kernels.reference`."""
+
+    def embed(self, embedding: _Matrix) -> Buffer:
+        """[T, E]: the residual stream."""
+
+    def add_rms_norm(self, residual: Buffer, delta: Buffer | None, weight: _Vector) -> Buffer:
+        """Add `delta` to `residual` in place; [T, E] normed."""
+
+    def linear(self, x: Buffer, weight: _Matrix) -> Buffer:
+        """[T, out]; valid until the next call of `linear`."""
+
+    def rope_and_store(self, qkv: Buffer, layer_index: int, q_norm: _Vector | None, k_norm: _Vector | None) -> Buffer:
+        """Norm (if any) and rotate queries and keys, write keys and values to their pages; [T, H * D] queries."""
+
+    def attention(self, queries: Buffer, layer_index: int) -> Buffer:
+        """[T, H * D]: each token over its row's pages up to itself."""
+
+    def silu_mul(self, gate_up: Buffer) -> Buffer:
+        """[T, F]."""
+
+    def sampled_rows(self, x: Buffer) -> Buffer:
+        """[R, E]: the last token of every row that samples."""
+
+    def sample(self, logits: Buffer) -> None:
+        """Draw R tokens from [R, V]; they go to the step's result and into their slots."""
+
+
+def forward(ops: Ops[Buffer, Vector, Matrix], weights: DecoderWeights[Vector, Matrix]) -> Buffer:
+    """One step: embeddings to sampled tokens. Returns the logits [R, V]."""
+    residual = ops.embed(weights.embedding)
+    delta: Buffer | None = None
+    for index, layer in enumerate(weights.layers):
+        normed = ops.add_rms_norm(residual, delta, layer.input_norm)
+        queries = ops.rope_and_store(ops.linear(normed, layer.qkv), index, layer.q_norm, layer.k_norm)
+        attended = ops.linear(ops.attention(queries, index), layer.o)
+        normed = ops.add_rms_norm(residual, attended, layer.post_attention_norm)
+        delta = ops.linear(ops.silu_mul(ops.linear(normed, layer.gate_up)), layer.down)
+    normed = ops.add_rms_norm(residual, delta, weights.final_norm)
+    logits = ops.linear(ops.sampled_rows(normed), weights.lm_head)
+    ops.sample(logits)
+    return logits
