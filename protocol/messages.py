@@ -166,8 +166,8 @@ class WorkerReady(Message, frozen=True, kw_only=True):
     epoch: Count
     num_pages: PositiveCount
     page_size: PositiveCount
-    weights_bytes: Count
-    kv_bytes: Count
+    weights_bytes: Sequence63
+    kv_bytes: Sequence63
     device: str
     load_s: float
 
