@@ -1,7 +1,7 @@
 """Tokens a second through the ingress against bare `websockets` sends of the same frames, side by side in one process.
 
-The engine costs nothing here: steps of one token for each stream are handed to the actor as the scheduler would. Clients are
-another process that only drains sockets. Run: `python -m tests.benchmarks.streaming [--loop uvloop|asyncio]`.
+The engine costs nothing here: steps of one token for each stream are handed to the actor as the scheduler would. Clients
+are another process that only drains sockets. Run: `python -m tests.benchmarks.streaming [--loop uvloop|asyncio]`.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import time
 from collections.abc import Awaitable, Callable
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
+from typing import Self
 
 import uvloop
 from websockets.asyncio.server import ServerConnection, serve
@@ -131,7 +132,7 @@ class _Drains:
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_drain, args=(port, num_connections, theirs))
 
-    def __enter__(self) -> "_Drains":
+    def __enter__(self) -> Self:
         self._process.start()
         return self
 

@@ -1,4 +1,4 @@
-"""A model folder whose tokenizer is one token for each byte, so that a test can write tokens as text. 256 ends a text."""
+"""A model folder whose tokenizer is one token for each byte, so that tests write tokens as text. 256 ends a text."""
 
 import json
 from pathlib import Path

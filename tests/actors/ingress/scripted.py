@@ -171,7 +171,7 @@ async def hear(client: ClientConnection) -> dict[str, Any]:
 
 async def hear_end(client: ClientConnection, name: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """All tokens frames of `name` and its terminal event."""
-    frames = []
+    frames: list[dict[str, Any]] = []
     while True:
         event = await hear(client)
         if event.get("id") != name:

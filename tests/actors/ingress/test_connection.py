@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import socket
 import ssl
 import struct
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from websockets.asyncio.client import ClientConnection
+from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import Frame, Opcode
 from websockets.protocol import State
@@ -305,12 +304,12 @@ async def test_nothing_is_left_over_after_many_requests(server: Served, schedule
 
     await round_trip()
     await _until_idle(server)
-    tasks, files = len(asyncio.all_tasks()), len(os.listdir("/proc/self/fd"))
+    tasks, files = len(asyncio.all_tasks()), len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(30):
         await round_trip()
     await _until_idle(server)
     assert len(asyncio.all_tasks()) == tasks
-    assert len(os.listdir("/proc/self/fd")) == files
+    assert len(list(Path("/proc/self/fd").iterdir())) == files
     assert len(server.actor._live) == 0
     assert server.actor._desk.due == []
 
@@ -324,8 +323,6 @@ async def test_tls_is_spoken_with_a_certificate(model: ModelInfo, tmp_path: Path
     trust = ssl.create_default_context(cafile=str(certificate))
     config = IngressConfig(ssl_certfile=str(certificate), ssl_keyfile=str(key), close_timeout_s=0.5)
     async with served(model, config, RealClock()) as server:
-        from websockets.asyncio.client import connect
-
         async with connect(f"wss://localhost:{server.port}/v1/stream", ssl=trust, proxy=None) as client:
             assert (await hear(client))["type"] == "hello"
             await say(client, "generate", id="a", prompt="p")
@@ -337,13 +334,12 @@ async def test_tls_is_spoken_with_a_certificate(model: ModelInfo, tmp_path: Path
 
 async def _close_code(client: ClientConnection) -> int:
     """Read on to the end."""
-    try:
+    with pytest.raises(ConnectionClosed) as closed:
         async with asyncio.timeout(5):
             while True:
                 await client.recv()
-    except ConnectionClosed as closed:
-        assert closed.rcvd is not None
-        return closed.rcvd.code
+    assert closed.value.rcvd is not None
+    return closed.value.rcvd.code
 
 
 async def _until_idle(server: Served) -> None:

@@ -110,7 +110,7 @@ async def test_a_prompt_one_below_the_limit_has_room_for_one_token(
 
 
 async def test_resume_of_a_dropped_stream_is_expired(client: ClientConnection) -> None:
-    await say(client, "resume", id="a", resume_token="t", after=0)
+    await say(client, "resume", id="a", resume_token="t", after=0)  # noqa: S106 - none that is valid
     failed = await hear(client)
     assert (failed["id"], failed["code"]) == ("a", "resume_expired")
 
