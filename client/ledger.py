@@ -15,7 +15,18 @@ from msgspec.structs import replace
 from client.errors import APIConnectionError, APIError, status_error
 from client.result import Result
 from protocol.messages import Timing, Usage
-from protocol.wire import Accepted, Credit, Failed, Finished, Generate, Resume, StreamCommand, Tokens, WireLogprob
+from protocol.wire import (
+    Accepted,
+    Cancel,
+    Credit,
+    Failed,
+    Finished,
+    Generate,
+    Resume,
+    StreamCommand,
+    Tokens,
+    WireLogprob,
+)
 
 StreamItem = Accepted | Tokens | Finished
 _RESUME_REFUSALS = ("resume_expired", "unknown_id")
@@ -58,35 +69,40 @@ class Ledger:
 
     def open(self) -> StreamCommand | None:
         """What to send on a new connection; None if nothing is left to ask for (then the stream has ended)."""
-        self.has_ended = self._resuming = False
-        self._num_since_opening = self._num_ungranted = 0
-        credit = max(self._generate.credit - (self._num_held - self._num_taken), 0)
-        if self._num_held == len(self._generate.resume_tokens or []):
-            return replace(self._generate, credit=credit)
-        if not self._can_continue:
-            self.fail(APIConnectionError(f"the connection was lost after {self._num_held} tokens; resumption is off"))
-            return None
-        if self._num_held == self._generate.max_tokens:
-            self._end_here()
-            return None
+        self.has_ended = False
+        self._num_since_opening = 0
         if self._resume_token is not None:
             self._resuming = True
             return Resume(id=self._generate.id, resume_token=self._resume_token, after=self._num_held)
-        return replace(self._generate, credit=credit, resume_tokens=self._tokens)
+        if self._num_held > len(self._generate.resume_tokens or []):
+            if not self._can_continue:
+                fault = f"the connection was lost after {self._num_held} tokens; resumption is off"
+                self.fail(APIConnectionError(fault))
+                return None
+            if self._num_held == self._generate.max_tokens:
+                self._end_here()
+                return None
+        self._num_ungranted = 0
+        credit = max(self._generate.credit - (self._num_held - self._num_taken), 0)
+        return replace(self._generate, credit=credit, resume_tokens=self._tokens or None)
 
     def receive(self, event: StreamItem | Failed) -> StreamCommand | None:
         """Take one event of this request; returns what must be sent in answer to it, if anything."""
         match event:
             case Failed(code=code) if self._resuming and code in _RESUME_REFUSALS:
-                self._resume_token = None
+                self._resuming, self._resume_token = False, None
                 return self.open()
             case Failed(code=code, message=message, param=param, retry_after_ms=hint):
+                self._resume_token = None
                 self.fail(status_error(code, message, param=param, retry_after_ms=hint))
             case Tokens():
+                if fault := self._misfit(event):
+                    self.fail(APIConnectionError(fault))
+                    return Cancel(id=self._generate.id)
                 self._hold(event)
             case Accepted(prompt_tokens=count, resume_token=token):
                 self._prompt_tokens = count
-                self._resume_token = token
+                self._resume_token = token or self._resume_token
                 self._buffer.append(event)
             case Finished():
                 self.has_ended = True
@@ -121,8 +137,8 @@ class Ledger:
         self._num_ungranted = 0
         return credit
 
-    def take_refusal(self) -> None:
-        """Drop the error at hand: the request is asked again."""
+    def drop_refusal(self) -> None:
+        """Forget the error at hand: the request has been asked again."""
         self._buffer.popleft()
 
     @property
@@ -145,13 +161,17 @@ class Ledger:
             logprobs=list(self._logprobs),
         )
 
-    def _hold(self, event: Tokens) -> None:
+    def _misfit(self, event: Tokens) -> str | None:
+        """What is wrong with tokens that are not those due next, or are more than was granted."""
         if event.index != self._num_held:
-            self.fail(APIConnectionError(f"the server sent token {event.index} where {self._num_held} was due"))
-            return
+            return f"the server sent token {event.index} where {self._num_held} was due"
         if self._num_held + event.count - self._num_taken > self._generate.credit:
-            self.fail(APIConnectionError(f"the server sent more than its credit of {self._generate.credit} tokens"))
-            return
+            return f"the server sent more than its credit of {self._generate.credit} tokens"
+        if self._can_continue and len(event.tokens or []) != event.count:
+            return f"the server counted {event.count} tokens and sent the ids of {len(event.tokens or [])}"
+        return None
+
+    def _hold(self, event: Tokens) -> None:
         self._num_held += event.count
         self._num_since_opening += event.count
         self._tokens += event.tokens or []

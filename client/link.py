@@ -47,6 +47,8 @@ class Link:
         """Send a stream's request and deliver its events until it ends. Raises ConflictError if its id is live."""
         name = stream.request_id
         connection = await self.connected()
+        if connection is not self._connection:
+            raise APIConnectionError("the server closed the connection as soon as it was open", request_id=name)
         if name in self._streams:
             raise ConflictError(f"id {name!r} is live already", code="duplicate_id", param="id", request_id=name)
         self._streams[name] = stream
@@ -93,7 +95,8 @@ class Link:
             self._opening.set_result(connection)
             self._opening = None
         for stream in list(self._streams.values()):
-            await self._start(stream, connection)
+            if stream.is_wanted:  # one may have been left while another was sent
+                await self._start(stream, connection)
         while True:
             await self._deliver(await connection.receive(), connection)
 

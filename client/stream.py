@@ -137,8 +137,8 @@ class Stream:
             raise error
         self._num_retries_left -= 1
         await asyncio.sleep(wait_s)
-        self._ledger.take_refusal()
         await self._link.attach(self)
+        self._ledger.drop_refusal()
 
     # ---- the link's side --------------------------------------------------------------------------------------------
 

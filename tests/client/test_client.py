@@ -579,3 +579,13 @@ def test_the_client_runs_on_uvloop() -> None:
 
     work: Coroutine[Any, Any, str] = main()
     assert uvloop.run(work) == "Hello"
+
+
+async def test_a_server_that_hangs_up_after_its_greeting_is_a_connection_error() -> None:
+    async def hang_up(peer: Peer) -> None:
+        await peer.socket.close(1013, "full")
+
+    async with FakeServer(hang_up) as server, Client(server.url, reconnect=QUICK) as client:
+        for _ in range(20):
+            with pytest.raises(APIConnectionError):
+                await client.generate(prompt="Hi", timeouts=Timeouts(first_token_s=2))
