@@ -1,5 +1,6 @@
 """Addresses of a node's actors: one Unix socket each in its run directory, and what their messages have in common."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +19,24 @@ from protocol.messages import (
 CONTROL = (GetHealth, CollectMetrics, Drain, WorkerFailed, SchedulerFailed)
 """Messages whose order among the others does not matter: they go by sockets of their own."""
 
-DIALECT = Dialect(
-    replies={GetHealth: Health, CollectMetrics: MetricsSnapshot, Drain: Drained | None},
-    is_control=lambda message: isinstance(message, CONTROL),
-)
+REPLIES: dict[type, Any] = {GetHealth: Health, CollectMetrics: MetricsSnapshot, Drain: Drained | None}
+"""What each question is answered with; the scheduler answers Drain with None while requests run."""
 CAPACITIES = {"ingress": 4096, "scheduler": 8192, "worker": 64}
 """Messages a mailbox holds before its senders wait."""
 CONNECT_TIMEOUT_S = 10.0
 """Children start together: the slowest to import must not be taken for dead."""
 
 
-def ref_to(run_dir: Path, name: str, *, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> RemoteRef[Any]:
+def dialect_of(on_refused: Callable[[str], None]) -> Dialect:
+    """Return what all refs of a process have in common."""
+    return Dialect(REPLIES, lambda message: isinstance(message, CONTROL), on_refused)
+
+
+def ref_to(
+    run_dir: Path, name: str, dialect: Dialect, *, connect_timeout_s: float = CONNECT_TIMEOUT_S
+) -> RemoteRef[Any]:
     """Return a ref to the actor `name` of this node."""
-    return RemoteRef(socket_of(run_dir, name), name, DIALECT, connect_timeout_s=connect_timeout_s)
+    return RemoteRef(socket_of(run_dir, name), name, dialect, connect_timeout_s=connect_timeout_s)
 
 
 def socket_of(run_dir: Path, name: str) -> Path:

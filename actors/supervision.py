@@ -22,7 +22,7 @@ import structlog
 from actors.config import NodeConfig
 from actors.listening import url_of
 from actors.loading import LoadingDisplay
-from actors.refs import ref_to, worker_names
+from actors.refs import dialect_of, ref_to, worker_names
 from actors.runtime.channel import ChildReport, Progressed, Ready
 from actors.runtime.ref import ActorStopped
 from actors.runtime.supervisor import HANDED_SIGNALS, Death, Supervisor
@@ -50,6 +50,7 @@ CONNECT_TIMEOUT_S = 0.5
 """To a child that has been there: one that does not listen is dead."""
 
 log = structlog.get_logger()
+DIALECT = dialect_of(lambda reason: log.error("a message of the node was refused", reason=reason))
 
 
 class Moment(Enum):
@@ -198,7 +199,7 @@ class Supervision:
 
     @asynccontextmanager
     async def _ref(self, name: str) -> AsyncIterator[RemoteRef[Any]]:
-        ref = ref_to(self._run_dir, name, connect_timeout_s=CONNECT_TIMEOUT_S)
+        ref = ref_to(self._run_dir, name, DIALECT, connect_timeout_s=CONNECT_TIMEOUT_S)
         try:
             yield ref
         finally:

@@ -20,7 +20,7 @@ from typing import Any, TypeVar, assert_never
 import msgspec
 import structlog
 
-from actors.refs import CAPACITIES, ref_to, socket_of, worker_names
+from actors.refs import CAPACITIES, dialect_of, ref_to, socket_of, worker_names
 from actors.runtime.actor import Actor
 from actors.runtime.channel import ChildEnd, Progressed, Ready
 from actors.runtime.child import die_with, leave_signals_to_node, run
@@ -32,6 +32,7 @@ from actors.runtime.ref import ActorRef
 from actors.runtime.runner import Runner
 from actors.runtime.transport import RemoteRef, serve_mailbox
 from actors.specs import AnySpec, IngressSpec, SchedulerSpec, WorkerSpec
+from protocol.errors import PartFailed
 from protocol.messages import EngineReady, IngressInbox, SchedulerInbox, WorkerInbox
 
 InboxT = TypeVar("InboxT")
@@ -62,6 +63,8 @@ class _Child:
         self._channel = channel
         self._clock = RealClock()
         self._runtime_metrics = RuntimeMetrics(name, lambda: self._runner.mailbox.depth)
+        self._refusals: asyncio.Queue[str] = asyncio.Queue()  # the first one ends this process
+        self._dialect = dialect_of(self._refusals.put_nowait)
         self._refs: list[RemoteRef[Any]] = []
         self._runner: Runner[Any]
 
@@ -109,7 +112,7 @@ class _Child:
         self._channel.report(Ready() if fraction >= 1 else Progressed(fraction))
 
     def _ref(self, name: str) -> RemoteRef[Any]:
-        ref = ref_to(self._run_dir, name)
+        ref = ref_to(self._run_dir, name, self._dialect)
         self._refs.append(ref)
         return ref
 
@@ -128,18 +131,24 @@ class _Child:
         return code
 
     async def _run_until_stopped(self) -> int:
-        running = asyncio.create_task(self._runner.run(), name=self._name)
-        stop = asyncio.create_task(self._channel.wait_stop(), name="wait-stop")
-        await asyncio.wait({running, stop}, return_when=asyncio.FIRST_COMPLETED)
-        running.cancel()
-        stop.cancel()
         try:
-            await running
-        except asyncio.CancelledError:
-            return 0
-        except Exception:
-            log.exception("actor failed")
-        return 1
+            async with asyncio.TaskGroup() as tasks:
+                ends = {
+                    tasks.create_task(self._runner.run(), name=self._name),
+                    tasks.create_task(self._channel.wait_stop(), name="wait-stop"),
+                    tasks.create_task(self._fail_when_refused(), name="refusals"),
+                }
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+                for end in ends:
+                    end.cancel()
+        except ExceptionGroup as failures:
+            log.exception("actor failed", exc_info=failures.exceptions[0])
+            return 1
+        return 0
+
+    async def _fail_when_refused(self) -> None:
+        """A refused message would be missed for ever: who sends one has broken the protocol and must not go on."""
+        raise PartFailed(f"a message of this actor was refused: {await self._refusals.get()}")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ What was queued for a life that has ended is never sent to the next one.
 """
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -23,8 +24,11 @@ class MessageRefused(Exception):  # noqa: N818 - pairs with ActorStopped
 class Link:
     """Frames to the socket at `path` and the answers that come back on it."""
 
-    def __init__(self, path: Path, *, capacity: int, connect_timeout_s: float) -> None:
+    def __init__(
+        self, path: Path, on_refused: Callable[[str], None], *, capacity: int, connect_timeout_s: float
+    ) -> None:
         self._path = path
+        self._on_refused = on_refused
         self._connect_timeout_s = connect_timeout_s
         self._outgoing: Lane[bytes] = Lane(capacity)
         self._asked: dict[int, asyncio.Future[bytes]] = {}
@@ -136,7 +140,10 @@ class Link:
         self._flush()
 
     def receive(self, frame: Frame) -> None:
-        """Take an answer."""
+        """Take an answer, or the refusal of a message that was told."""
+        if frame.kind is FrameKind.REFUSED and frame.correlation == 0:
+            self._on_refused(frame.payload.decode())
+            return
         answer = self._asked.get(frame.correlation)
         if answer is None or answer.done():
             return  # its asker has given up

@@ -36,6 +36,8 @@ class Dialect:
     """Each message type that may be asked, and the type of its answer."""
     is_control: Callable[[Any], bool] = lambda _: False
     """Which messages go by a socket of their own, past everything that waits."""
+    on_refused: Callable[[str], None] = lambda reason: log.error("a message of ours was refused", reason=reason)
+    """Hears that a told message was none of the inbox: the sender's mistake. (An ask raises MessageRefused.)"""
 
 
 class RemoteRef(Generic[InboxT]):
@@ -53,8 +55,9 @@ class RemoteRef(Generic[InboxT]):
         self._name = name
         self._is_control = dialect.is_control
         self._decoders = {asked: msgspec.msgpack.Decoder(answer) for asked, answer in dialect.replies.items()}
-        self._messages = Link(path, capacity=capacity, connect_timeout_s=connect_timeout_s)
-        self._control = Link(path, capacity=capacity, connect_timeout_s=connect_timeout_s)
+        link = partial(Link, path, dialect.on_refused, capacity=capacity, connect_timeout_s=connect_timeout_s)
+        self._messages = link()
+        self._control = link()
 
     @property
     def name(self) -> str:
@@ -190,8 +193,7 @@ class _Peer(asyncio.Protocol, Generic[InboxT]):
 
     def _refuse(self, frame: Frame, reason: str) -> None:
         log.error("message refused", reason=reason)
-        if frame.kind is FrameKind.ASK:
-            self._write(FrameKind.REFUSED, frame.correlation, reason.encode())
+        self._write(FrameKind.REFUSED, frame.correlation, reason.encode())
 
     def _expect_answer(self, frame: Frame) -> asyncio.Future[Any] | None:
         if frame.kind is not FrameKind.ASK:

@@ -1,6 +1,7 @@
 """What only sockets have: the door, the bound on frames, reconnecting."""
 
 import asyncio
+import dataclasses
 import struct
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,19 @@ def ref_to(path: Path) -> RemoteRef[Any]:
     return RemoteRef(path, "notebook", DIALECT, connect_timeout_s=0.2)
 
 
-async def test_a_message_that_is_none_of_the_inbox_is_refused_at_the_door(tmp_path: Path) -> None:
+async def test_a_message_that_is_none_of_the_inbox_is_refused_at_the_door_and_its_sender_hears(tmp_path: Path) -> None:
     path = tmp_path / "notebook.sock"
     notebook = Notebook()
     async with alive(notebook, path):
-        ref = ref_to(path)
+        refusals: list[str] = []
+        dialect = dataclasses.replace(DIALECT, on_refused=refusals.append)
+        ref: RemoteRef[Any] = RemoteRef(path, "notebook", dialect)
         with pytest.raises(MessageRefused, match="Alien"):
             await ref.ask(Alien(), timeout_s=5)
         await ref.tell(Alien())
         assert await ref.ask(Note("after it"), timeout_s=5) == "noted after it"
+        assert len(refusals) == 1
+        assert "Alien" in refusals[0]
         await ref.close()
     assert notebook.texts == ["after it"]
 
