@@ -82,13 +82,42 @@ def _attend(first_token, count, start, kv_head, table, shape, q, ldq, pool, out,
         visible = min(TILE, start + count - base)
         _gather(base, visible, kv_head, table, shape, pool, keys_at, values_at, key_rows, width)
         for panel in range(2):
-            multiply_floats(queries, queries_at, width * 4, keys_at + panel * width * 128, 128, dim, scores_at + panel * 128, TILE * 4, 0)
+            multiply_floats(
+                queries,
+                queries_at,
+                width * 4,
+                keys_at + panel * width * 128,
+                128,
+                dim,
+                scores_at + panel * 128,
+                TILE * 4,
+                0,
+            )
         for query in range(queries):
             position = start + query // group
             first = max(0, position - window + 1 - base) if window > 0 else 0
-            _softmax(floats(scores_at + query * TILE * 4, TILE), first, position - base, query, highest, sums, floats(output_at + query * width * 4, width), width)
+            _softmax(
+                floats(scores_at + query * TILE * 4, TILE),
+                first,
+                position - base,
+                query,
+                highest,
+                sums,
+                floats(output_at + query * width * 4, width),
+                width,
+            )
         for panel in range(width // 32):
-            multiply_floats(queries, scores_at, TILE * 4, values_at + panel * 128, width * 4, TILE, output_at + panel * 128, width * 4, 1)
+            multiply_floats(
+                queries,
+                scores_at,
+                TILE * 4,
+                values_at + panel * 128,
+                width * 4,
+                TILE,
+                output_at + panel * 128,
+                width * 4,
+                1,
+            )
     for query in range(queries):
         source = floats(output_at + query * width * 4, dim)
         target = floats(out + (first_token + query // group) * ldo + (kv_head * group + query % group) * dim * 4, dim)

@@ -7,7 +7,9 @@ from cuda.kernels.cpu_jit import device
 from cuda.kernels.cpu_memory import fetch_add, floats
 from cuda.kernels.cpu_tile import BFLOAT16, FLOAT32, INT4, INT8, make_expand, make_tile
 
-_float12, _float8, _float6, _float4, _float3, _float2, _float1 = (make_tile(FLOAT32, rows) for rows in (12, 8, 6, 4, 3, 2, 1))
+_float12, _float8, _float6, _float4, _float3, _float2, _float1 = (
+    make_tile(FLOAT32, rows) for rows in (12, 8, 6, 4, 3, 2, 1)
+)
 _half12, _half8, _half4, _half2, _half1 = (make_tile(BFLOAT16, rows) for rows in (12, 8, 4, 2, 1))
 _byte8, _byte4, _byte2, _byte1 = (make_tile(INT8, rows) for rows in (8, 4, 2, 1))
 _nibble8, _nibble4, _nibble2, _nibble1 = (make_tile(INT4, rows) for rows in (8, 4, 2, 1))
@@ -18,7 +20,9 @@ EXPAND_ROWS = 20
 
 
 @device
-def linear(next_panel, rows, x, ldx, kind, w, panel_bytes, scales, scale_bytes, k, num_panels, bias, out, ldo, panel_scratch):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201, PLR0913
+def linear(
+    next_panel, rows, x, ldx, kind, w, panel_bytes, scales, scale_bytes, k, num_panels, bias, out, ldo, panel_scratch
+):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201, PLR0913
     """Take panels until none is left. Strides in bytes; `bias` 0 is none; `panel_scratch` holds [K, 32] float32."""
     while True:
         panel = fetch_add(next_panel, 1)
@@ -33,7 +37,19 @@ def linear(next_panel, rows, x, ldx, kind, w, panel_bytes, scales, scale_bytes, 
                 target = floats(panel_out + row * ldo, 32)
                 for column in range(32):
                     target[column] = values[column]
-        multiply(rows, x, ldx, kind, w + panel * panel_bytes, scales + panel * scale_bytes, k, panel_out, ldo, add, panel_scratch)
+        multiply(
+            rows,
+            x,
+            ldx,
+            kind,
+            w + panel * panel_bytes,
+            scales + panel * scale_bytes,
+            k,
+            panel_out,
+            ldo,
+            add,
+            panel_scratch,
+        )
 
 
 @device

@@ -22,7 +22,9 @@ ALIGNMENT = 64
 _INT64 = ir.IntType(64)
 
 
-def aligned_zeros(shape: int | Sequence[int], dtype: type[np.generic] | np.dtype[Any]) -> np.ndarray[Any, np.dtype[Any]]:
+def aligned_zeros(
+    shape: int | Sequence[int], dtype: type[np.generic] | np.dtype[Any]
+) -> np.ndarray[Any, np.dtype[Any]]:
     """A zeroed array that starts on a cache line; its memory is touched only where it is used."""
     item = np.dtype(dtype)
     size = int(np.prod(shape)) * item.itemsize

@@ -95,7 +95,9 @@ def run_program(num_threads, instructions, count, sync, scratch):  # type: ignor
         elif operation == ATTENTION:
             attention(taken, rows, a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], scratch)
         elif operation == ROPE_AND_STORE:
-            rope_and_store(taken, rows, a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11], doubles(a[12], 1)[0])
+            rope_and_store(
+                taken, rows, a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11], doubles(a[12], 1)[0]
+            )
         elif operation == SILU_MUL:
             silu_mul(taken, rows, a[2], a[3], a[4], a[5], a[6])
         elif operation == EMBED:

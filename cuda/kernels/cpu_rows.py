@@ -16,7 +16,9 @@ _ONE, _ZERO = np.float32(1.0), np.float32(0.0)
 
 
 @device
-def embed(next_row, rows, slots, positions, tokens, tokens_stride, kind, w, panel_bytes, scales, scale_bytes, width, out, ldo):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201, PLR0913
+def embed(
+    next_row, rows, slots, positions, tokens, tokens_stride, kind, w, panel_bytes, scales, scale_bytes, width, out, ldo
+):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201, PLR0913
     """out[t] = row tokens[slots[t], positions[t]] of a packed weight [V, width]: one column of a panel."""
     slot_of = ints(slots, rows)
     position_of = ints(positions, rows)
@@ -26,7 +28,14 @@ def embed(next_row, rows, slots, positions, tokens, tokens_stride, kind, w, pane
             break
         token = ints(tokens + slot_of[row] * tokens_stride, position_of[row] + 1)[position_of[row]]
         panel = token // PANEL
-        _column(token % PANEL, kind, w + panel * panel_bytes, scales + panel * scale_bytes, width, floats(out + row * ldo, width))
+        _column(
+            token % PANEL,
+            kind,
+            w + panel * panel_bytes,
+            scales + panel * scale_bytes,
+            width,
+            floats(out + row * ldo, width),
+        )
 
 
 @device

@@ -17,7 +17,18 @@ from cuda.kernels.cpu_select import BINS, cut
 TEMPERATURE, TOP_P, MIN_P, PRESENCE, FREQUENCY, REPETITION = 0, 1, 2, 3, 4, 5
 NUM_REALS = 8
 """float64 a slot."""
-TOP_K, SEED, MIN_TOKENS, LOGPROBS, PROMPT, BIAS_IDS, BIAS_VALUES, NUM_BIAS, BANNED, NUM_BANNED = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9
+TOP_K, SEED, MIN_TOKENS, LOGPROBS, PROMPT, BIAS_IDS, BIAS_VALUES, NUM_BIAS, BANNED, NUM_BANNED = (
+    0,
+    1,
+    2,
+    3,
+    4,
+    5,
+    6,
+    7,
+    8,
+    9,
+)
 NUM_INTEGERS = 16
 """int64 a slot: LOGPROBS -1 is off; *_IDS, *_VALUES and BANNED are addresses of int32, float32 and int32."""
 MAX_TOP = 20
@@ -34,7 +45,24 @@ def scratch_bytes(vocab_size: int) -> int:
 
 
 @device
-def sample(next_row, rows, logits, ldx, vocab, slots, positions, tokens, tokens_stride, reals, integers, out, out_logprobs, top_ids, top_logprobs, scratch):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201, PLR0913
+def sample(
+    next_row,
+    rows,
+    logits,
+    ldx,
+    vocab,
+    slots,
+    positions,
+    tokens,
+    tokens_stride,
+    reals,
+    integers,
+    out,
+    out_logprobs,
+    top_ids,
+    top_logprobs,
+    scratch,
+):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201, PLR0913
     """Row i is slot slots[i]; its token, the one at positions[i] of the sequence, goes to out[i] and into the slot's tokens."""
     slot_of, position_of = ints(slots, rows), ints(positions, rows)
     chosen, chosen_logprobs = ints(out, rows), floats(out_logprobs, rows)
@@ -47,13 +75,17 @@ def sample(next_row, rows, logits, ldx, vocab, slots, positions, tokens, tokens_
         integer = longs(integers + slot * NUM_INTEGERS * 8, NUM_INTEGERS)
         sequence = ints(tokens + slot * tokens_stride, position + 1)
         raw = floats(logits + row * ldx, vocab)
-        token = _draw(_adjust(raw, sequence, position, real, integer, scratch, vocab), position, real, integer, scratch, vocab)
+        token = _draw(
+            _adjust(raw, sequence, position, real, integer, scratch, vocab), position, real, integer, scratch, vocab
+        )
         chosen[row] = token
         sequence[position] = token
         if integer[LOGPROBS] >= 0:
             top = integer[LOGPROBS]
             at = row * MAX_TOP * 4
-            chosen_logprobs[row] = _logprobs(raw, token, top, ints(top_ids + at, MAX_TOP), floats(top_logprobs + at, MAX_TOP))
+            chosen_logprobs[row] = _logprobs(
+                raw, token, top, ints(top_ids + at, MAX_TOP), floats(top_logprobs + at, MAX_TOP)
+            )
 
 
 @device

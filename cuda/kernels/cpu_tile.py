@@ -50,7 +50,11 @@ def make_tile(kind: int, rows: int) -> Callable[..., None]:
         def generate(context: Any, builder: Builder, _signature: Any, args: Any) -> Any:  # noqa: ANN401
             x, ldx, w, ldw, scales, k, out, ldo, add = args
             sources = [builder.add(x, builder.mul(_int(row), ldx)) for row in range(rows)]
-            targets = [_add(builder, builder.add(out, builder.mul(_int(row), ldo)), 64 * half) for row in range(rows) for half in (0, 1)]
+            targets = [
+                _add(builder, builder.add(out, builder.mul(_int(row), ldo)), 64 * half)
+                for row in range(rows)
+                for half in (0, 1)
+            ]
             keep = _splat(builder, builder.icmp_signed("!=", add, _int(0)))
             zero = ir.Constant(_VECTOR, [0.0] * _LANES)
             start = [builder.select(keep, _load(builder, target, _VECTOR, 4), zero) for target in targets]
@@ -59,7 +63,9 @@ def make_tile(kind: int, rows: int) -> Callable[..., None]:
                 weights = _weights(builder, kind, builder.add(w, builder.mul(at, ldw)), group)
                 result = []
                 for row in range(rows):
-                    value = _splat(builder, _load(builder, builder.add(sources[row], builder.mul(at, _int(4))), _F32, 4))
+                    value = _splat(
+                        builder, _load(builder, builder.add(sources[row], builder.mul(at, _int(4))), _F32, 4)
+                    )
                     result += [_fma(builder, value, weights[half], sums[2 * row + half]) for half in (0, 1)]
                 return result
 
@@ -111,8 +117,12 @@ def make_transpose(kind: int) -> Callable[..., None]:
                 for low in range(_LANES):
                     if not low & bit:
                         first, second = lines[low], lines[low | bit]
-                        lines[low] = _shuffle(builder, first, second, [i if not i & bit else 16 + i - bit for i in range(16)])
-                        lines[low | bit] = _shuffle(builder, first, second, [i + bit if not i & bit else 16 + i for i in range(16)])
+                        lines[low] = _shuffle(
+                            builder, first, second, [i if not i & bit else 16 + i - bit for i in range(16)]
+                        )
+                        lines[low | bit] = _shuffle(
+                            builder, first, second, [i + bit if not i & bit else 16 + i for i in range(16)]
+                        )
             for row, line in enumerate(lines):
                 builder.store(line, _at(builder, builder.add(out, builder.mul(_int(row), ldo)), _VECTOR), align=64)
             return context.get_dummy_value()
@@ -175,7 +185,8 @@ def _weights(builder: Builder, kind: int, at: Value, group: list[Value]) -> list
     wide = ir.VectorType(_I32, _LANES)
     if kind == INT8:
         quants = [
-            builder.sext(_load(builder, _add(builder, at, 16 * half), ir.VectorType(_I8, _LANES), 16), wide) for half in (0, 1)
+            builder.sext(_load(builder, _add(builder, at, 16 * half), ir.VectorType(_I8, _LANES), 16), wide)
+            for half in (0, 1)
         ]
         return [builder.fmul(builder.sitofp(quants[half], _VECTOR), group[half]) for half in (0, 1)]
     packed = builder.zext(_load(builder, at, ir.VectorType(_I8, _LANES), 16), wide)

@@ -59,7 +59,16 @@ class Row:
         step = max(1, MAX_QUERIES // (shape.heads // shape.kv_heads))
         items = [(i, min(step, count - i), 1, start + i) for i in range(0, count, step)]
         q, out = aligned(self.queries[start : start + count]), aligned(np.zeros((count, width)))
-        arguments = [np.array(items, np.int32), table, shape.numbers(len(self.pages)), q, width * 4, self.pool, out, width * 4]
+        arguments = [
+            np.array(items, np.int32),
+            table,
+            shape.numbers(len(self.pages)),
+            q,
+            width * 4,
+            self.pool,
+            out,
+            width * 4,
+        ]
         run_op(ATTENTION, len(items), arguments)
         return out.reshape(count, shape.heads, shape.dim)
 
@@ -100,7 +109,18 @@ def test_rope_rotates_queries_and_stores_keys_and_values(shape: Shape, qk_norm: 
     run_op(
         ROPE_AND_STORE,
         count,
-        [np.zeros(count, np.int32), positions, table, shape.numbers(3), qkv, width, pool, rotations, *norms, np.array([1e-6])],
+        [
+            np.zeros(count, np.int32),
+            positions,
+            table,
+            shape.numbers(3),
+            qkv,
+            width,
+            pool,
+            rotations,
+            *norms,
+            np.array([1e-6]),
+        ],
     )
     queries, keys, stored = np.split(values, [shape.heads, shape.heads + shape.kv_heads], axis=1)
     if qk_norm:

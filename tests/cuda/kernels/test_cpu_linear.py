@@ -23,7 +23,16 @@ def _linear(x: Any, packed: Packed, bias: Any = None) -> Any:
     source = aligned(x)
     out = aligned(np.full((len(x), width), 7))
     padded = aligned(np.pad(bias, (0, width - len(bias)))) if bias is not None else 0
-    arguments = [source, x.shape[1] * 4, *packed.addresses, packed.num_inputs, packed.num_panels, padded, out, width * 4]
+    arguments = [
+        source,
+        x.shape[1] * 4,
+        *packed.addresses,
+        packed.num_inputs,
+        packed.num_panels,
+        padded,
+        out,
+        width * 4,
+    ]
     run_op(LINEAR, len(x), arguments)
     return out[:, : packed.num_columns]
 
