@@ -61,7 +61,6 @@ class SchedulerActor(Actor[SchedulerInbox]):
         self._registry = registry_of(self._scheduler)
         self._acting = asyncio.Lock()  # keeps plans and answers in order between `after_batch` and the ticker
         self._failure: PartFailed | None = None
-        self._progressed_at = clock.now()
 
     def is_control(self, message: SchedulerInbox) -> bool:
         """Only what does not depend on order: a cancel must not overtake its submit."""
@@ -85,8 +84,7 @@ class SchedulerActor(Actor[SchedulerInbox]):
             case GrantCredit(request, tokens):
                 scheduler.grant(request, tokens)
             case StepCompleted(worker, result):
-                if scheduler.complete(worker, result, now):
-                    self._progressed_at = now
+                scheduler.complete(worker, result, now)
             case WorkerReady():
                 scheduler.add_group(message.worker, message.epoch, message.num_pages, message.page_size)
             case WorkerFailed(worker, _, reason):
@@ -115,10 +113,7 @@ class SchedulerActor(Actor[SchedulerInbox]):
     async def _send_plans(self) -> None:
         for index in self._scheduler.groups:
             while self._failure is None:
-                now = self._clock.now()
-                if not self._scheduler.groups[index].in_flight:
-                    self._progressed_at = now  # the step deadline runs from when the device is asked
-                plan = self._scheduler.plan(index, now)
+                plan = self._scheduler.plan(index, self._clock.now())
                 if plan is None:
                     break
                 try:
@@ -145,9 +140,12 @@ class SchedulerActor(Actor[SchedulerInbox]):
 
     def _health(self, now: float) -> Health:
         scheduler = self._scheduler
-        in_flight = any(group.in_flight for group in scheduler.groups.values())
-        waited_s = now - self._progressed_at if in_flight else 0.0
-        ready = bool(scheduler.max_model_len)
-        ok = ready and self._failure is None and waited_s <= self._config.step_deadline_s
-        detail = "loading" if not ready else f"no step has ended for {waited_s:.1f} s" if not ok else ""
-        return Health(ok, detail, scheduler.num_running, scheduler.num_waiting)
+        stuck_s = scheduler.stuck_s(now)
+        detail = ""
+        if not scheduler.max_model_len:
+            detail = "loading"
+        elif self._failure is not None:
+            detail = str(self._failure)
+        elif stuck_s > self._config.step_deadline_s:
+            detail = f"no step has ended for {stuck_s:.1f} s"
+        return Health(not detail, detail, scheduler.num_running, scheduler.num_waiting)

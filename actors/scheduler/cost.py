@@ -1,9 +1,11 @@
 """How long a step will take: a + b * decode rows + c * prefill tokens + d * KV tokens read, fitted to measured steps.
 
-Recursive least squares with forgetting (Haykin, "Adaptive Filter Theory", ch. 13), so that it follows a machine whose
-speed changes. Its users: the retry hint of refusals and the exported prediction error. No clock here.
+Recursive least squares with directional forgetting (Kulhavy and Karny, IFAC 1984): it follows a machine whose speed
+changes, and forgets nothing about loads that the present steps do not have. Used for the exported prediction error. No
+clock here.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 FORGETTING = 0.995
@@ -39,21 +41,26 @@ class CostModel:
         """Seconds of one step."""
         if self.num_steps <= len(self._weights):
             return None
-        return max(0.0, sum(w * x for w, x in zip(self._weights, _features(load), strict=True)))
+        return max(0.0, _dot(self._weights, _features(load)))
 
     def observe(self, load: StepLoad, duration_s: float) -> None:
         """Learn from one measured step."""
         x = _features(load)
-        px = [sum(p * v for p, v in zip(row, x, strict=True)) for row in self._covariance]
-        scale = FORGETTING + sum(p * v for p, v in zip(px, x, strict=True))
-        gain = [p / scale for p in px]
-        error = duration_s - sum(w * v for w, v in zip(self._weights, x, strict=True))
-        self._weights = [w + g * error for w, g in zip(self._weights, gain, strict=True)]
-        grow = (
-            1.0 if max(self._covariance[i][i] for i in range(4)) > 1e6 else 1.0 / FORGETTING
-        )  # no wind-up while steps are all alike
-        self._covariance = [[(self._covariance[i][j] - gain[i] * px[j]) * grow for j in range(4)] for i in range(4)]
+        px = [_dot(row, x) for row in self._covariance]
+        excitation = _dot(px, x)
+        error = duration_s - _dot(self._weights, x)
+        self._weights = [w + p / (1 + excitation) * error for w, p in zip(self._weights, px, strict=True)]
+        keep = FORGETTING - (1 - FORGETTING) / excitation
+        factor = keep / (1 + keep * excitation)
+        self._covariance = [
+            [c - factor * p * q for c, q in zip(row, px, strict=True)]
+            for row, p in zip(self._covariance, px, strict=True)
+        ]
         self.num_steps += 1
+
+
+def _dot(a: Sequence[float], b: Sequence[float]) -> float:
+    return sum(x * y for x, y in zip(a, b, strict=True))
 
 
 def _features(load: StepLoad) -> tuple[float, float, float, float]:

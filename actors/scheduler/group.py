@@ -54,6 +54,8 @@ class Group:
         self.in_flight: deque[InFlight] = deque()
         self.max_in_flight = 2 if config.overlap else 1
         self.next_step = 0
+        self.progressed_at = 0.0
+        """When it was last asked for a step while idle, or answered one."""
         self.num_waiting_tokens = 0
         """Known tokens of the requests that wait, held back ones included."""
         self.num_preemptions = 0

@@ -59,7 +59,6 @@ def _decode_rows(group: Group) -> tuple[list[StepRow], int]:
 def _grow(group: Group, request: Request) -> int:
     page = group.cache.allocate()  # make_room has seen to it
     request.pages.append(page)
-    request.num_pages_sent += 1
     request.capacity += group.page_size
     return page
 

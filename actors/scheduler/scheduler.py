@@ -117,6 +117,8 @@ class Scheduler:
     def plan(self, index: int, now: float) -> StepPlan | None:
         """The next step of a group, None if it has nothing to do or enough in flight."""
         group = self.groups[index]
+        if not group.in_flight:
+            group.progressed_at = now
         plan = plan_step(group, now)
         if plan is not None:
             self.group_stats[index].step_tokens = group.in_flight[-1].load.num_tokens
@@ -129,6 +131,7 @@ class Scheduler:
         applied = apply_step(group, self.requests, result, now) if group else None
         if group is None or applied is None:
             return False
+        group.progressed_at = now
         if applied.deltas:
             self.outbox.append(TokensGenerated(applied.deltas))
         self._count_step(index, applied, result, now)
@@ -170,6 +173,10 @@ class Scheduler:
     def num_waiting(self) -> int:
         """Queued and held back; those without credit are not counted."""
         return sum(group.num_waiting for group in self.groups.values())
+
+    def stuck_s(self, now: float) -> float:
+        """How long the slowest group has not answered the step it is working on."""
+        return max((now - group.progressed_at for group in self.groups.values() if group.in_flight), default=0.0)
 
     def check(self) -> None:
         """Stop the part unless pages, slots and requests are all accounted for."""

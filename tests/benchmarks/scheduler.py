@@ -58,7 +58,7 @@ def step_cost_us(*, num_waiting: int, context: int, num_running: int = 256) -> t
         length = context if request < num_running else 64
         scheduler.submit(_submit(request, _prompt(rng, length), 1000), 0.0)
     in_flight: deque[StepPlan] = deque()
-    times = []
+    times: list[float] = []
     now = 1.0
     while len(times) < 300:
         now += 0.01

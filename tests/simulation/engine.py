@@ -1,7 +1,7 @@
 """Scheduler actor, workers with counting devices, and an ingress that stands for clients, on one virtual loop.
 
-The ingress checks while it listens: each token is the one that the prompt makes certain, at the next index; nothing comes
-before `accepted` or after the end.
+The ingress checks while it listens: tokens come at the next index, never before `accepted` or after the end. What they
+must be the prompt makes certain: see `check_tokens`.
 """
 
 import asyncio
