@@ -23,6 +23,8 @@ class IngressConfig(Struct, frozen=True, kw_only=True):
     """How long a client may leave a full socket unread; past it the connection is dropped (1008)."""
     write_buffer_bytes: PositiveCount = 64 * 1024
     """Unsent bytes of one connection; above it its tokens wait in their streams and nothing more is read from it."""
+    max_backlog_bytes: PositiveCount = 16 * 1024 * 1024
+    """About what may wait in the streams of a client that does not read; past it the connection is dropped (1008)."""
     close_timeout_s: float = 3.0
     ping_interval_s: float = 20.0
     """Between WebSocket pings, and how long their pong may take."""

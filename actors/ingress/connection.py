@@ -113,8 +113,7 @@ class Connection:
         if self._tenant is None and now >= self._authenticate_by:
             self.close(POLICY, "no key within the time allowed")
         if self._stalled_at is not None and now >= self._stalled_at + self._config.send_timeout_s:
-            log.info("client dropped: it does not read", streams=len(self._streams))
-            self.close(POLICY, "not reading")
+            self._drop()
 
     def flush(self) -> None:
         """Send what is due, in one write unless much has waited; nothing while the client does not keep up."""
@@ -141,6 +140,11 @@ class Connection:
         if self._commands:
             self._writer_due.set()
 
+    def _drop(self) -> None:
+        if self._closing is None:
+            log.info("client dropped: it does not read", streams=len(self._streams))
+            self.close(POLICY, "not reading")
+
     def _is_stalled(self) -> bool:
         """Whether the client does not keep up; keeps the time since when, and has the writer wait for it."""
         if self._socket.is_writable:
@@ -149,6 +153,8 @@ class Connection:
         if self._stalled_at is None:
             self._stalled_at = self._desk.clock.now()
         self._writer_due.set()
+        if sum(stream.backlog_bytes for stream in self._news) > self._config.max_backlog_bytes:
+            self._drop()
         return True
 
     async def _read(self) -> None:

@@ -9,6 +9,7 @@ connection takes them, so a slow client costs integers and text (bounded by cred
     [num_ready, len(tokens))        held back: half a character, or maybe the begin of a stop string
 """
 
+from array import array
 from collections.abc import Callable
 
 from actors.ingress.text import OutputText, Piece
@@ -19,6 +20,11 @@ from protocol.wire import Accepted, Failed, Finished, SessionEvent, Tokens, Wire
 
 MAX_FRAME_TOKENS = 256
 """What waited for a slow client comes in frames of this size, which its library will take."""
+
+TOKEN_BYTES = 200
+"""A piece of text and its place in a list."""
+LOGPROB_BYTES = 130
+"""One alternative: a struct, a token id, a float."""
 
 
 class Stream:
@@ -48,7 +54,7 @@ class Stream:
         self.submit = submit
         self.client_id = client_id
         self.return_tokens = return_tokens
-        self.tokens: list[int] = []
+        self.tokens = array("i")
         self.stop: str | None = None
         """The stop string that was found; tokens after it are nobody's."""
         self.is_accepted = False
@@ -72,6 +78,13 @@ class Stream:
         """The terminal event is known (it may not have been taken)."""
         return self._terminal is not None
 
+    @property
+    def backlog_bytes(self) -> int:
+        """About what occupies memory until it is taken."""
+        num_logprobs = self.submit.sampling.logprobs
+        size = TOKEN_BYTES if num_logprobs is None else TOKEN_BYTES + LOGPROB_BYTES * (1 + num_logprobs)
+        return (len(self.tokens) - self._num_sent) * size
+
     def listen(self, on_news: "Callable[[Stream], None] | None") -> None:
         """`on_news` is called when there is something to take, once until it is taken; None: nobody listens."""
         self._on_news = on_news
@@ -92,7 +105,7 @@ class Stream:
         known = len(self.tokens)
         if delta.index != known:
             delta = _unknown_part(delta, known)
-        self.tokens += delta.tokens
+        self.tokens.extend(delta.tokens)
         self._logprobs += delta.logprobs
         self._take(self._text.push(delta.tokens))
         return self.stop is not None
@@ -142,7 +155,7 @@ class Stream:
         """The client holds these already: their text is not sent again."""
         if not tokens:
             return
-        self.tokens += tokens
+        self.tokens.extend(tokens)
         piece = self._text.push(tokens)
         if piece is not None:
             self._num_ready = self._num_sent = piece.num_tokens
@@ -165,7 +178,7 @@ class Stream:
             index=start,
             count=count,
             text=text,
-            tokens=self.tokens[start:end] if self.return_tokens else None,
+            tokens=self.tokens[start:end].tolist() if self.return_tokens else None,
             logprobs=self._take_logprobs(count) if self._logprobs else None,
         )
 

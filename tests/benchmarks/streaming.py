@@ -1,6 +1,6 @@
 """Tokens a second through the ingress against bare `websockets` sends of the same frames, side by side in one process.
 
-The engine costs nothing here: steps of one token for each stream are handed to the actor as the scheduler would. Clients
+The engine costs nothing here: steps of one token for each stream are handed to the actor as a scheduler would. Clients
 are another process that only drains sockets. Run: `python -m tests.benchmarks.streaming [--loop uvloop|asyncio]`.
 """
 

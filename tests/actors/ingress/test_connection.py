@@ -148,7 +148,7 @@ async def test_a_client_that_reads_again_gets_all_that_waited_in_order(model: Mo
     async with served(model, config, RealClock(), listener) as server:
         deaf = await _deaf_client(server.port)
         submit = await server.scheduler.accept()
-        text = "".join(f"{number:05}" for number in range(20_000))
+        text = "".join(f"{number:05}" for number in range(10_000))
         for start in range(0, len(text), 500):
             await server.scheduler.emit(submit, text[start : start + 500])
             await server.ingress.ask(GetHealth(), timeout_s=5)
@@ -159,6 +159,20 @@ async def test_a_client_that_reads_again_gets_all_that_waited_in_order(model: Mo
         assert [event["type"] for event in events if event["type"] != "tokens"] == ["hello", "accepted", "finished"]
         counts = [(event["index"], event["count"]) for event in events if event["type"] == "tokens"]
         assert [index for index, _ in counts] == [sum(count for _, count in counts[:at]) for at in range(len(counts))]
+
+
+async def test_a_client_whose_backlog_is_too_big_is_dropped_before_its_deadline(model: ModelInfo) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    config = IngressConfig(write_buffer_bytes=2048, max_backlog_bytes=1_000_000, close_timeout_s=0.5)
+    async with served(model, config, VirtualClock(), listener) as server:
+        deaf = await _deaf_client(server.port)
+        submit = await server.scheduler.accept()
+        while server.scheduler.told.empty():
+            await server.scheduler.emit(submit, "y" * 1000)
+            await server.ingress.ask(GetHealth(), timeout_s=5)
+        assert await server.scheduler.next(CancelRequest) == CancelRequest(submit.request)
+        deaf.close()
 
 
 async def test_a_flood_of_pings_without_reading_does_not_grow_the_buffer(model: ModelInfo) -> None:
@@ -304,12 +318,12 @@ async def test_nothing_is_left_over_after_many_requests(server: Served, schedule
 
     await round_trip()
     await _until_idle(server)
-    tasks, files = len(asyncio.all_tasks()), len(list(Path("/proc/self/fd").iterdir()))
+    tasks, files = len(asyncio.all_tasks()), _num_files()
     for _ in range(30):
         await round_trip()
     await _until_idle(server)
     assert len(asyncio.all_tasks()) == tasks
-    assert len(list(Path("/proc/self/fd").iterdir())) == files
+    assert _num_files() == files
     assert len(server.actor._live) == 0
     assert server.actor._desk.due == []
 
@@ -322,22 +336,27 @@ async def test_tls_is_spoken_with_a_certificate(model: ModelInfo, tmp_path: Path
     assert await process.wait() == 0
     trust = ssl.create_default_context(cafile=str(certificate))
     config = IngressConfig(ssl_certfile=str(certificate), ssl_keyfile=str(key), close_timeout_s=0.5)
-    async with served(model, config, RealClock()) as server:
-        async with connect(f"wss://localhost:{server.port}/v1/stream", ssl=trust, proxy=None) as client:
-            assert (await hear(client))["type"] == "hello"
-            await say(client, "generate", id="a", prompt="p")
-            submit: Submit = await server.scheduler.accept()
-            await server.scheduler.emit(submit, "x")
-            await server.scheduler.finish(submit)
-            assert (await hear_end(client, "a"))[1]["type"] == "finished"
+    async with (
+        served(model, config, RealClock()) as server,
+        connect(f"wss://localhost:{server.port}/v1/stream", ssl=trust, proxy=None) as client,
+    ):
+        assert (await hear(client))["type"] == "hello"
+        await say(client, "generate", id="a", prompt="p")
+        submit: Submit = await server.scheduler.accept()
+        await server.scheduler.emit(submit, "x")
+        await server.scheduler.finish(submit)
+        assert (await hear_end(client, "a"))[1]["type"] == "finished"
+
+
+def _num_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 async def _close_code(client: ClientConnection) -> int:
     """Read on to the end."""
-    with pytest.raises(ConnectionClosed) as closed:
-        async with asyncio.timeout(5):
-            while True:
-                await client.recv()
+    with pytest.raises(ConnectionClosed) as closed:  # noqa: PT012 - which frame is the last is not known
+        while True:
+            await asyncio.wait_for(client.recv(), 5)
     assert closed.value.rcvd is not None
     return closed.value.rcvd.code
 
@@ -345,7 +364,8 @@ async def _close_code(client: ClientConnection) -> int:
 async def _until_idle(server: Served) -> None:
     """All connections are gone from the server's side too."""
     async with asyncio.timeout(5):
-        while server.actor._connections or server.actor._server.handler_tasks:  # type: ignore[union-attr] # it runs
+        assert server.actor._server is not None
+        while server.actor._connections or server.actor._server.handler_tasks:  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0)
 
 
