@@ -45,7 +45,6 @@ class Ledger:
         self._num_since_opening = 0
         self._resume_token: str | None = None
         self._resuming = False
-        self._prompt_tokens = 0
         self._texts: list[str] = []
         self._logprobs: list[WireLogprob] = []
         self._finished: Finished | None = None
@@ -74,14 +73,9 @@ class Ledger:
         if self._resume_token is not None:
             self._resuming = True
             return Resume(id=self._generate.id, resume_token=self._resume_token, after=self._num_held)
-        if self._num_held > len(self._generate.resume_tokens or []):
-            if not self._can_continue:
-                fault = f"the connection was lost after {self._num_held} tokens; resumption is off"
-                self.fail(APIConnectionError(fault))
-                return None
-            if self._num_held == self._generate.max_tokens:
-                self._end_here()
-                return None
+        if self._num_held > len(self._generate.resume_tokens or []) and not self._can_continue:
+            self.fail(APIConnectionError(f"the connection was lost after {self._num_held} tokens; resumption is off"))
+            return None
         self._num_ungranted = 0
         credit = max(self._generate.credit - (self._num_held - self._num_taken), 0)
         return replace(self._generate, credit=credit, resume_tokens=self._tokens or None)
@@ -100,8 +94,7 @@ class Ledger:
                     self.fail(APIConnectionError(fault))
                     return Cancel(id=self._generate.id)
                 self._hold(event)
-            case Accepted(prompt_tokens=count, resume_token=token):
-                self._prompt_tokens = count
+            case Accepted(resume_token=token):
                 self._resume_token = token or self._resume_token
                 self._buffer.append(event)
             case Finished():
@@ -176,9 +169,3 @@ class Ledger:
         self._num_since_opening += event.count
         self._tokens += event.tokens or []
         self._buffer.append(event)
-
-    def _end_here(self) -> None:
-        """All of max_tokens arrived and only the terminal event was lost with its connection."""
-        usage = Usage(prompt_tokens=self._prompt_tokens, completion_tokens=self._num_held)
-        self.has_ended = True
-        self._buffer.append(Finished(id=self._generate.id, reason="length", usage=usage, timing=Timing()))

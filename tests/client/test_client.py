@@ -294,14 +294,20 @@ async def test_an_expired_resume_token_falls_back_to_the_tokens_held() -> None:
     assert result.text == "ab"
 
 
-async def test_a_stream_whose_last_token_had_arrived_ends_without_asking_again() -> None:
+async def test_a_stream_whose_end_alone_was_lost_asks_for_the_end() -> None:
     async def first(peer: Peer) -> None:
         generate = await peer.accept()
         await peer.send(tokens(generate, 0, "a"), tokens(generate, 1, "b"))
         await peer.expect(Credit)
         peer.drop()
 
-    async with FakeServer(first, stay) as server, Client(server.url, reconnect=QUICK) as client:
+    async def second(peer: Peer) -> None:
+        generate = await peer.accept()
+        assert (generate.resume_tokens, generate.max_tokens) == ([100, 101], 2)
+        await peer.send(finished(generate, 2, "length"))
+        await peer.until_closed()
+
+    async with FakeServer(first, second) as server, Client(server.url, reconnect=QUICK) as client:
         result = await client.generate(prompt="Hi", max_tokens=2, credit=4)
     assert (result.text, result.finish_reason, result.usage.completion_tokens) == ("ab", "length", 2)
 
@@ -589,3 +595,15 @@ async def test_a_server_that_hangs_up_after_its_greeting_is_a_connection_error()
         for _ in range(20):
             with pytest.raises(APIConnectionError):
                 await client.generate(prompt="Hi", timeouts=Timeouts(first_token_s=2))
+
+
+async def test_a_server_that_counts_tokens_without_their_ids_fails_the_stream() -> None:
+    async def script(peer: Peer) -> None:
+        generate = await peer.accept()
+        await peer.send(Tokens(id=generate.id, index=0, count=2, text="ab", tokens=[1]))
+        await peer.expect(Cancel)
+        await peer.until_closed()
+
+    async with FakeServer(script) as server, Client(server.url) as client:
+        with pytest.raises(APIConnectionError, match="counted 2 tokens and sent the ids of 1"):
+            await client.generate(prompt="Hi")
