@@ -1,0 +1,208 @@
+"""Weights as transformers loads them from the same folder, and one clear error for each way a folder can be wrong."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from cuda.models.checkpoint import load_weights
+from cuda.models.folder import read_spec
+from cuda.models.spec import UnsupportedModel
+from cuda.models.weights import LinearWeight, ModelWeights
+from tests.cuda.models.tiny import VARIANTS, Variant, reference_model, tiny_model
+
+Tensors = dict[str, torch.Tensor]
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_family_loads_bit_for_bit_what_transformers_loads(
+    variant: Variant, tmp_path: Path, *, sharded: bool
+) -> None:
+    folder = tiny_model(tmp_path, variant, sharded=sharded)
+    assert (folder / "model.safetensors.index.json").exists() == sharded
+    assert_same(loaded(folder), dict(reference_model(folder).named_parameters()))
+
+
+def test_a_tied_head_shares_the_embedding(tmp_path: Path) -> None:
+    weights = loaded(tiny_model(tmp_path, "llama"))
+    assert weights.lm_head.weight is weights.embedding
+    untied = loaded(tiny_model(tmp_path, "llama_untied"))
+    assert not torch.equal(untied.lm_head.weight, untied.embedding)
+
+
+def test_weights_are_converted_to_the_asked_type(tmp_path: Path) -> None:
+    folder = tiny_model(tmp_path, "qwen2")
+    parameters = dict(reference_model(folder).bfloat16().named_parameters())
+    assert_same(loaded(folder, torch.bfloat16), parameters)
+
+
+def test_half_precision_files_are_widened(tmp_path: Path) -> None:
+    folder = tiny_model(tmp_path, "qwen3")
+    rewrite(folder, lambda tensors: {name: tensor.bfloat16() for name, tensor in tensors.items()})
+    assert_same(loaded(folder), dict(reference_model(folder).named_parameters()))
+
+
+def test_progress_grows_to_one(tmp_path: Path) -> None:
+    fractions: list[float] = []
+    folder = tiny_model(tmp_path, "llama_bias", sharded=True)
+    load_weights(folder, read_spec(folder), torch.float32, fractions.append)
+    assert fractions == sorted(fractions)
+    assert fractions[-1] == 1.0
+
+
+def test_loaded_weights_do_not_depend_on_the_file(tmp_path: Path) -> None:
+    folder = tiny_model(tmp_path, "llama")
+    before = copied(reference_model(folder))
+    weights = loaded(folder)
+    size = (folder / "model.safetensors").stat().st_size
+    (folder / "model.safetensors").write_bytes(bytes(size))
+    assert_same(weights, before)
+
+
+def drop(name: str) -> Callable[[Tensors], Tensors]:
+    return lambda tensors: {key: tensor for key, tensor in tensors.items() if key != name}
+
+
+def put(name: str, tensor: torch.Tensor) -> Callable[[Tensors], Tensors]:
+    return lambda tensors: {**tensors, name: tensor}
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (drop("model.norm.weight"), "tensor model.norm.weight [64] is missing"),
+        (drop("model.layers.1.mlp.up_proj.weight"), "tensor model.layers.1.mlp.up_proj.weight [128, 64] is missing"),
+        (drop("lm_head.weight"), "tensor lm_head.weight [384, 64] is missing"),
+        (
+            put("model.layers.0.self_attn.q_proj.weight", torch.zeros(64, 64)),
+            "tensor model.layers.0.self_attn.q_proj.weight is [64, 64]; its config says [128, 64]",
+        ),
+        (
+            put("model.layers.0.self_attn.q_proj.bias", torch.zeros(128)),
+            "q_proj.bias [128] is not part of this decoder",
+        ),
+        (put("model.layers.2.input_layernorm.weight", torch.ones(64)), "layers.2.input_layernorm.weight [64] is not"),
+        (put("model.norm.weight", torch.ones(64, dtype=torch.int8)), "tensor model.norm.weight is I8; supported are"),
+        (
+            put("model.norm.weight", torch.ones(64).to(torch.float8_e4m3fn)),
+            "tensor model.norm.weight is F8_E4M3; supported are F64, F32, F16, BF16",
+        ),
+    ],
+)
+def test_a_wrong_tensor_is_named_with_its_shape(
+    change: Callable[[Tensors], Tensors], named: str, tmp_path: Path
+) -> None:
+    folder = tiny_model(tmp_path, "llama_untied")
+    rewrite(folder, change)
+    with pytest.raises(UnsupportedModel) as refused:
+        loaded(folder)
+    assert named in str(refused.value)
+
+
+def test_buffers_of_old_checkpoints_are_ignored(tmp_path: Path) -> None:
+    folder = tiny_model(tmp_path, "llama")
+    before = copied(reference_model(folder))
+    rewrite(folder, put("model.layers.0.self_attn.rotary_emb.inv_freq", torch.zeros(8)))
+    assert_same(loaded(folder), before)
+
+
+@pytest.mark.parametrize(
+    ("index", "named"),
+    [
+        ("{", "index.json cannot be read"),
+        ("[]", "index.json cannot be read"),
+        ('{"weight_map": {"a": 1}}', "index.json cannot be read"),
+        ('{"weight_map": {"a": "../elsewhere.safetensors"}}', "outside the folder"),
+        ('{"weight_map": {"a": "gone.safetensors"}}', "gone.safetensors cannot be read"),
+        ("[" * 100_000, "index.json cannot be read"),
+    ],
+)
+def test_a_broken_index_is_refused(index: str, named: str, tmp_path: Path) -> None:
+    folder = tiny_model(tmp_path, "llama", sharded=True)
+    (folder / "model.safetensors.index.json").write_text(index, encoding="utf-8")
+    with pytest.raises(UnsupportedModel, match=named):
+        loaded(folder)
+
+
+def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
+    folder = tiny_model(tmp_path, "llama")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(UnsupportedModel, match=r"has neither model\.safetensors nor"):
+        loaded(folder)
+
+
+def test_cut_or_scrambled_files_end_in_the_documented_error_or_load(tmp_path: Path) -> None:
+    folder = tiny_model(tmp_path, "llama")
+    path, spec = folder / "model.safetensors", read_spec(folder)
+    whole = path.read_bytes()
+    header = 8 + int.from_bytes(whole[:8], "little")
+    draw = random.Random(5)
+    damaged = [whole[: draw.randrange(len(whole))] for _ in range(60)]
+    for _ in range(200):
+        scrambled = bytearray(whole)
+        scrambled[draw.randrange(header)] = draw.randrange(256)
+        damaged.append(bytes(scrambled))
+    refused = 0
+    for data in damaged:
+        path.write_bytes(data)
+        try:
+            load_weights(folder, spec, torch.float32, lambda _fraction: None)
+        except UnsupportedModel:
+            refused += 1
+    assert refused > 200
+
+
+def loaded(folder: Path, dtype: torch.dtype = torch.float32) -> ModelWeights:
+    return load_weights(folder, read_spec(folder), dtype, lambda _fraction: None)
+
+
+def copied(model: Any) -> Tensors:
+    """Copy the parameters: transformers' own stay mapped to the file."""
+    return {name: parameter.clone() for name, parameter in model.named_parameters()}
+
+
+def rewrite(folder: Path, change: Callable[[Tensors], Tensors]) -> None:
+    path = folder / "model.safetensors"
+    save_file(change(load_file(path)), path, {"format": "pt"})
+
+
+def assert_same(weights: ModelWeights, parameters: dict[str, Any]) -> None:
+    """Compare every parameter of the reference with its place in the fused weights."""
+    same(weights.embedding, parameters.pop("model.embed_tokens.weight"))
+    same(weights.final_norm, parameters.pop("model.norm.weight"))
+    same(weights.lm_head.weight, parameters.pop("lm_head.weight", weights.embedding))
+    for index, layer in enumerate(weights.layers):
+        own = {
+            name.removeprefix(f"model.layers.{index}."): parameters.pop(name)
+            for name in list(parameters)
+            if name.startswith(f"model.layers.{index}.")
+        }
+        same(layer.input_norm, own.pop("input_layernorm.weight"))
+        same(layer.post_attention_norm, own.pop("post_attention_layernorm.weight"))
+        same_linear(layer.qkv, [f"self_attn.{part}_proj" for part in ("q", "k", "v")], own)
+        same_linear(layer.o, ["self_attn.o_proj"], own)
+        same_linear(layer.gate_up, ["mlp.gate_proj", "mlp.up_proj"], own)
+        same_linear(layer.down, ["mlp.down_proj"], own)
+        for norm, name in ((layer.q_norm, "self_attn.q_norm.weight"), (layer.k_norm, "self_attn.k_norm.weight")):
+            if norm is not None:
+                same(norm, own.pop(name))
+        assert not own
+    assert not parameters
+
+
+def same_linear(linear: LinearWeight, names: list[str], own: Tensors) -> None:
+    same(linear.weight, torch.cat([own.pop(f"{name}.weight") for name in names]))
+    biases = [own.pop(f"{name}.bias") for name in names if f"{name}.bias" in own]
+    assert (linear.bias is None) == (not biases)
+    if linear.bias is not None:
+        same(linear.bias, torch.cat(biases))
+
+
+def same(tensor: torch.Tensor, expected: torch.Tensor) -> None:
+    assert tensor.dtype == expected.dtype
+    assert torch.equal(tensor, expected)
