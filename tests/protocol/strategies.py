@@ -12,7 +12,7 @@ integers = st.one_of(
     st.integers(-3, 130),
     st.sampled_from([-(2**63), 2**31 - 1, 2**31, 2**63 - 1, 2**63, 2**64 - 1]),
 )
-floats = st.one_of(st.floats(), st.sampled_from([math.nan, math.inf, -math.inf, -0.0, 1e308]))
+floats = st.one_of(st.floats(), st.sampled_from([math.nan, math.inf, -0.0, 0.5, 1.0]))
 texts = st.one_of(st.text(max_size=8), st.sampled_from(["a", "b", "generate", "x" * 200, "\0", "👋", "`", "$.id[0]"]))
 leaves = st.one_of(st.none(), st.booleans(), integers, floats, texts)
 
@@ -43,19 +43,41 @@ msgpack_values = values(
 )
 
 
-def messages(any_value: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """Valid messages with some fields replaced by anything."""
-    valid = st.sampled_from(
-        [
-            generate(),
-            generate(prompt=None, messages=[{"role": "user", "content": "Hi"}]),
-            generate(prompt=None, prompt_tokens=[1], id="b"),
-            {"type": "cancel", "id": "a"},
-            {"type": "credit", "id": "a", "tokens": 3},
-            {"type": "resume", "id": "b", "resume_token": "t", "after": 1},
-            {"type": "ping", "nonce": 1},
-            {"type": "authenticate", "key": "k"},
-        ]
+def messages(any_value: st.SearchStrategy[Any], bias_keys: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """Valid messages, with fields that are nearly right, and with fields replaced by anything."""
+    nearly_right = {
+        "prompt": texts,
+        "prompt_tokens": st.lists(integers, max_size=3),
+        "messages": st.lists(st.fixed_dictionaries({"role": texts, "content": texts}), max_size=3),
+        "logit_bias": st.dictionaries(bias_keys, floats, max_size=3),
+        "stop": st.lists(texts, max_size=3),
+        "slo": st.fixed_dictionaries({}, optional={"ttft_ms": integers, "tpot_ms": integers}),
+        "min_tokens": integers,
+        "max_tokens": integers,
+        "seed": integers,
+        **dict.fromkeys(["temperature", "top_p", "min_p", "presence_penalty", "repetition_penalty"], floats),
+    }
+    return st.builds(
+        lambda message, nearly, wild: {**message, **nearly, **wild},
+        valid_messages(),
+        st.just({}) | st.one_of([st.fixed_dictionaries({name: value}) for name, value in nearly_right.items()]),
+        st.just({}) | st.dictionaries(st.sampled_from(FIELDS), any_value, max_size=2),
     )
-    changes = st.dictionaries(st.sampled_from(FIELDS), any_value, max_size=3)
-    return st.builds(lambda message, change: {**message, **change}, valid, changes)
+
+
+def valid_messages() -> st.SearchStrategy[dict[str, Any]]:
+    """One message of each kind, about few ids."""
+    names = st.sampled_from(["a", "b"])
+    return st.one_of(
+        st.builds(lambda name: generate(id=name), names),
+        st.builds(lambda name: generate(prompt=None, messages=[{"role": "user", "content": "Hi"}], id=name), names),
+        st.builds(lambda name: {"type": "cancel", "id": name}, names),
+        st.builds(lambda name: {"type": "credit", "id": name, "tokens": 3}, names),
+        st.builds(lambda name: {"type": "resume", "id": name, "resume_token": "t", "after": 1}, names),
+        st.sampled_from([{"type": "ping", "nonce": 1}, {"type": "authenticate", "key": "k"}]),
+    )
+
+
+def broken_messages() -> st.SearchStrategy[dict[str, Any]]:
+    """Messages about few ids that cannot be served."""
+    return st.builds(lambda message: {**message, "nonsense": 1}, valid_messages())
