@@ -23,7 +23,6 @@ from protocol.model_info import ModelInfo
 OPEN_PATHS = ("/", "/health", "/healthz", "/readyz")
 """Answered without a key."""
 PAGE = Path(__file__).parent / "pages" / "index.html"
-_INLINE_SCRIPT = re.compile(rb"<script(?:\s[^>]*)?>(.*?)</script>", re.DOTALL | re.IGNORECASE)
 
 
 def _version() -> str:
@@ -142,10 +141,14 @@ def respond(status: HTTPStatus, body: bytes, headers: Mapping[str, str]) -> Resp
 
 
 def _policy(page: bytes) -> str:
-    """A Content-Security-Policy that runs exactly the scripts that `page` holds."""
-    digests = [base64.b64encode(hashlib.sha256(script).digest()).decode() for script in _INLINE_SCRIPT.findall(page)]
-    scripts = " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
+    """A Content-Security-Policy that allows exactly the scripts and styles that `page` holds."""
     return (
-        f"default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data:; "
-        "connect-src 'self' ws: wss:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        f"default-src 'none'; script-src {_inline(page, 'script')}; style-src {_inline(page, 'style')}; img-src data:; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
+
+
+def _inline(page: bytes, tag: str) -> str:
+    bodies = re.findall(rf"<{tag}(?:\s[^>]*)?>(.*?)</{tag}>".encode(), page, re.DOTALL)
+    digests = [base64.b64encode(hashlib.sha256(body).digest()).decode() for body in bodies]
+    return " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"

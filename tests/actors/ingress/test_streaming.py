@@ -276,6 +276,21 @@ async def test_a_lane_of_the_responses_dialect_begins_its_next_request_by_itself
         assert second.prompt_tokens == tokens_of("u:two\na:")
 
 
+async def test_a_conversation_of_the_responses_dialect_goes_on_over_one_socket(
+    server: Served, scheduler: ScriptedScheduler
+) -> None:
+    async with server.connect("/v1/responses") as client:
+        await say(client, "response.create", model="bytes", input="one")
+        first = await scheduler.accept()
+        await scheduler.emit(first, "x")
+        await scheduler.finish(first, "stop", EOS)
+        while (event := await hear(client))["type"] != "response.completed":
+            pass
+        previous = event["response"]["id"]
+        await say(client, "response.create", model="bytes", input="two", previous_response_id=previous)
+        assert (await scheduler.accept()).prompt_tokens == tokens_of("u:one\na:x\nu:two\na:")
+
+
 @pytest.mark.parametrize("prompt", ["\ud800", "a\udfffb"])
 async def test_a_lone_surrogate_is_one_requests_error(
     client: ClientConnection, scheduler: ScriptedScheduler, prompt: str
