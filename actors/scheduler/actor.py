@@ -61,6 +61,8 @@ class SchedulerActor(Actor[SchedulerInbox]):
         self._registry = registry_of(self._scheduler)
         self._acting = asyncio.Lock()  # keeps plans and answers in order between `after_batch` and the ticker
         self._failure: PartFailed | None = None
+        self._alarms: set[int] = set()
+        """Groups that will be planned for when their running step is nearly over."""
 
     def is_control(self, message: SchedulerInbox) -> bool:
         """Only what does not depend on order: a cancel must not overtake its submit."""
@@ -112,7 +114,7 @@ class SchedulerActor(Actor[SchedulerInbox]):
 
     async def _send_plans(self) -> None:
         for index in self._scheduler.groups:
-            while self._failure is None:
+            while self._failure is None and self._is_due(index):
                 plan = self._scheduler.plan(index, self._clock.now())
                 if plan is None:
                     break
@@ -120,6 +122,22 @@ class SchedulerActor(Actor[SchedulerInbox]):
                     await self._workers[index].tell(ExecuteStep(plan))
                 except ActorStopped:
                     self._fail(f"worker {index} is gone")
+
+    def _is_due(self, index: int) -> bool:
+        """Whether to plan for a group now; if it is too early, an alarm is set."""
+        wait_s = self._scheduler.plan_due(index) - self._clock.now()
+        if wait_s <= 0:
+            return True
+        group = self._scheduler.groups[index]
+        if len(group.in_flight) < group.max_in_flight and index not in self._alarms:
+            self._alarms.add(index)
+            self.spawn(self._alarm(index, wait_s), name=f"alarm-{index}")
+        return False
+
+    async def _alarm(self, index: int, seconds: float) -> None:
+        await self._clock.sleep(seconds)
+        self._alarms.discard(index)
+        await self.after_batch()
 
     async def _send_answers(self) -> None:
         while self._scheduler.outbox:

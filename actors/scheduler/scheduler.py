@@ -30,6 +30,10 @@ from protocol.messages import (
 from protocol.model_info import ModelInfo
 from protocol.step import StepPlan, StepResult
 
+LONG_STEP_S = 0.02
+PLANNING_LEAD = 0.25
+"""Part of a long step that is left when the next one is planned: predictions err, and the device must not wait."""
+
 ToIngress = EngineReady | RequestAccepted | TokensGenerated | RequestFinished | RequestFailed
 
 
@@ -124,6 +128,19 @@ class Scheduler:
             self.group_stats[index].step_tokens = group.in_flight[-1].load.num_tokens
             self._count_admissions(plan, now)
         return plan
+
+    def plan_due(self, index: int) -> float:
+        """When the next step is best planned: whoever arrives before that is in it.
+
+        At once while the device is idle; late in the running step if that one is long enough to predict its end.
+        """
+        group = self.groups[index]
+        if not group.in_flight:
+            return group.progressed_at
+        predicted_s = self.costs[index].predict(group.in_flight[0].load)
+        if predicted_s is None or predicted_s < LONG_STEP_S:
+            return group.progressed_at
+        return group.progressed_at + (1 - PLANNING_LEAD) * predicted_s
 
     def complete(self, index: int, result: StepResult, now: float) -> bool:
         """Apply what a group computed; False if it was stale."""

@@ -9,6 +9,8 @@ import random
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
+from msgspec.structs import replace
+
 from actors.runtime.actor import Actor
 from actors.runtime.local import LocalRef, LocalSystem
 from actors.scheduler.actor import SchedulerActor
@@ -179,10 +181,12 @@ class SimulatedWorker(Actor[WorkerInbox]):
             if plan.step == self._breaks_at:
                 await self.scheduler.tell(WorkerFailed(self._index, plan.epoch, "it broke"))
                 return
+            begin = asyncio.get_running_loop().time()
             await asyncio.sleep(self._random.random() * self._scenario.step_delay)
             result = self._device.execute(plan)
+            duration_s = asyncio.get_running_loop().time() - begin
             await asyncio.sleep(self._random.choice([0.0, self._scenario.step_delay]))
-            await self.scheduler.tell(StepCompleted(self._index, result))
+            await self.scheduler.tell(StepCompleted(self._index, replace(result, duration_s=duration_s)))
 
 
 @dataclass

@@ -1,0 +1,90 @@
+"""The scheduler with the real worker actor, on the real clock: the two agree on what a plan and its answer are."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from actors.runtime.actor import Actor
+from actors.runtime.clock import RealClock
+from actors.runtime.local import LocalRef, LocalSystem
+from actors.scheduler.actor import SchedulerActor
+from actors.scheduler.config import SchedulerConfig
+from actors.worker.actor import WorkerActor
+from actors.worker.config import WorkerConfig
+from cuda.devices.counting import CountingDevice, expected_output
+from protocol.messages import EngineReady, RequestFinished, SchedulerInbox, Submit, TokensGenerated
+from protocol.model_info import ModelInfo
+from protocol.sampling import SamplingParams
+
+VOCAB_SIZE = 500
+PROMPTS = {number: [number + index for index in range(3 * number)] for number in range(1, 20)}
+MAX_TOKENS = 20
+
+
+class Collector(Actor[Any]):
+    def __init__(self) -> None:
+        self.tokens: dict[int, list[int]] = {number: [] for number in PROMPTS}
+        self.ready, self.done = asyncio.Event(), asyncio.Event()
+        self._num_ended = 0
+
+    async def receive(self, message: Any) -> None:
+        match message:
+            case EngineReady():
+                self.ready.set()
+            case TokensGenerated(deltas):
+                for delta in deltas:
+                    self.tokens[delta.request] += delta.tokens
+            case RequestFinished():
+                self._num_ended += 1
+                if self._num_ended == len(PROMPTS):
+                    self.done.set()
+
+
+class LateRef:
+    """A ref that is known before its actor: worker and scheduler each need the other's."""
+
+    name = "scheduler"
+    target: LocalRef[SchedulerInbox]
+
+    async def tell(self, message: SchedulerInbox) -> None:
+        await self.target.tell(message)
+
+    def try_tell(self, message: SchedulerInbox) -> bool:
+        return self.target.try_tell(message)
+
+    async def ask(self, message: SchedulerInbox, *, timeout_s: float) -> Any:
+        return await self.target.ask(message, timeout_s=timeout_s)
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+async def test_every_request_gets_its_tokens(*, overlap: bool) -> None:
+    worker_config = WorkerConfig(
+        index=0,
+        group="0",
+        device="counting",
+        model_name="m",
+        folder="",
+        num_pages=40,
+        page_size=8,
+        max_running=8,
+        max_model_len=320,
+    )
+    model = ModelInfo(name="m", folder="", vocab_size=VOCAB_SIZE, max_model_len=320, eos_token_ids=())
+    config = SchedulerConfig(max_running=8, step_tokens=32, overlap=overlap, check_invariants=True)
+    collector, scheduler_ref = Collector(), LateRef()
+    async with LocalSystem() as system, asyncio.timeout(60):
+        ingress = system.start(collector, name="ingress")
+        device_config = worker_config.device_config()
+        worker = WorkerActor(worker_config, lambda: CountingDevice(device_config, vocab_size=VOCAB_SIZE), scheduler_ref)
+        worker_ref = system.start(worker, name="worker:0")
+        actor = SchedulerActor(config, model, ingress, [worker_ref], RealClock())
+        scheduler_ref.target = system.start(actor, name="scheduler")
+        await collector.ready.wait()
+        for number, prompt in PROMPTS.items():
+            sampling = SamplingParams(max_tokens=MAX_TOKENS)
+            await scheduler_ref.tell(Submit(request=number, prompt_tokens=prompt, sampling=sampling))
+        await collector.done.wait()
+    assert collector.tokens == {
+        number: expected_output(prompt, MAX_TOKENS, VOCAB_SIZE) for number, prompt in PROMPTS.items()
+    }
