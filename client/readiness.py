@@ -19,7 +19,7 @@ async def wait_until_ready(client: Client, *, limit_s: float, say: Callable[[str
     said = ""
     while (reason := await _obstacle(client)) is not None:
         if asyncio.get_running_loop().time() >= deadline:
-            raise APIConnectionError(f"{reason}; gave up after {limit_s:g} s")
+            raise APIConnectionError(f"{reason}; gave up after {limit_s:g} s" if limit_s else reason)
         if reason != said:
             say(f"{reason}; waiting up to {limit_s:g} s (Ctrl-C to stop)")
             said = reason
@@ -29,8 +29,8 @@ async def wait_until_ready(client: Client, *, limit_s: float, say: Callable[[str
 async def _obstacle(client: Client) -> str | None:
     try:
         status, body = await client.get("/readyz")
-    except APIConnectionError as error:
-        return error.message
+    except APIConnectionError:
+        return f"no server answers at {client.endpoint.address.http}"
     if status != HTTPStatus.SERVICE_UNAVAILABLE:
         return None
     return "the server is draining" if b"draining" in body else "the server is loading its model"

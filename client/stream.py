@@ -102,6 +102,8 @@ class Stream:
             await self._retry_or_raise(item)
 
     async def _wait_for_item(self) -> None:
+        if not self._ledger.is_empty:
+            return
         now = asyncio.get_running_loop().time()
         moment, words = min(self._limits(now), default=(None, ""))
         while self._ledger.is_empty:

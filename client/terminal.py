@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
-from prompt_toolkit.history import FileHistory
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 _CONTROL = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
@@ -61,15 +61,19 @@ def line_editor() -> PromptSession[str]:
         else:
             buffer.validate_and_handle()
 
-    return PromptSession(
-        history=FileHistory(str(_history_file())), multiline=True, key_bindings=keys, prompt_continuation="... "
-    )
+    return PromptSession(history=_history(), multiline=True, key_bindings=keys, prompt_continuation="... ")
 
 
-def _history_file() -> Path:
+def _history() -> History:
+    """What was typed in earlier sessions; of this session only, where no file can be written."""
     folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "tokenstage"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return folder / "chat_history"
+    file = folder / "chat_history"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file.touch(mode=0o600)
+    except OSError:
+        return InMemoryHistory()
+    return FileHistory(str(file))
 
 
 @asynccontextmanager

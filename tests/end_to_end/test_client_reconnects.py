@@ -1,13 +1,14 @@
 """The client library through a cable that is pulled again and again: the text is as if nothing had happened."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
 from client import Client, Reconnect
-from tests.end_to_end.running_node import RunningNode
+from tests.end_to_end.running_node import RunningNode, running_node
 
 QUICK = Reconnect(max_attempts=20, base_s=0.01, cap_s=0.05)
 
@@ -93,6 +94,25 @@ async def test_forty_streams_over_a_cut_cable_are_all_whole(counting_node: Runni
         tokens = await asyncio.gather(*(one(number) for number in range(40)))
     assert tokens == [result.tokens for result in whole]
     assert cable.num_connections > 1
+
+
+async def test_a_node_that_is_killed_and_started_again_goes_on_with_its_streams() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = str(probe.getsockname()[1])
+    flags = ("--devices", "counting", "--num-pages", "256", "--port", port)
+    with running_node(*flags) as first:
+        async with Client(first.url, reconnect=QUICK) as client, asyncio.timeout(60):
+            whole = await client.generate(prompt="Hi", max_tokens=200)
+            async with client.stream(prompt="Hi", max_tokens=200, credit=16) as stream:
+                async for _ in stream:
+                    if stream.result.num_tokens >= 50:
+                        break
+                first.process.kill()
+                first.process.wait()
+                with running_node(*flags):
+                    assert "".join([text async for text in stream]) != ""
+    assert stream.result.tokens == whole.tokens
+    assert stream.result.text == whole.text
 
 
 async def test_after_all_that_the_node_holds_nothing(demo_node: RunningNode, counting_node: RunningNode) -> None:
