@@ -140,9 +140,9 @@ def _known(key: str, place: str) -> Setting:
     return setting
 
 
-def _suggestion(key: str) -> str:
+def _suggestion(key: str, prefix: str = "") -> str:
     close = difflib.get_close_matches(key.replace("-", "_"), list(BY_KEY), n=1)
-    return f"did you mean {BY_KEY[close[0]].name}?" if close else "remove it, or see --help"
+    return f"did you mean {prefix}{BY_KEY[close[0]].name}?" if close else "remove it, or see --help"
 
 
 def _read(setting: Setting, given: Any, place: str) -> Any:  # noqa: ANN401 - values differ by setting
@@ -159,7 +159,7 @@ class _Parser(argparse.ArgumentParser):
         unknown = message.removeprefix("unrecognized arguments: ")
         if unknown != message:
             name = unknown.split()[0]
-            raise ConfigError(f"{name}: no such setting; {_suggestion(name.split('=')[0].lstrip('-'))}")
+            raise ConfigError(f"{name}: no such setting; {_suggestion(name.split('=')[0].lstrip('-'), '--')}")
         raise ConfigError(f"{message.removeprefix('argument ')}; see --help")
 
 

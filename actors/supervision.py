@@ -128,14 +128,14 @@ class Supervision:
 
     def _announce(self) -> None:
         url = url_of(self._config, self._listener)
-        devices = ",".join(self._config.devices)
-        sys.stdout.write(f"tokenstage ready on {url} (model {self._model.name}, devices {devices})\n")
-        sys.stdout.flush()
         if self._config.ready_file is not None:
             facts = {"url": url, "pid": os.getpid(), "actors": self._children.pids}
             partial_file = Path(f"{self._config.ready_file}.{os.getpid()}")
             partial_file.write_text(json.dumps(facts), encoding="utf-8")
             partial_file.replace(self._config.ready_file)  # readers see all of it or nothing
+        devices = ",".join(self._config.devices)
+        sys.stdout.write(f"tokenstage ready on {url} (model {self._model.name}, devices {devices})\n")
+        sys.stdout.flush()
 
     # ---- the end ----------------------------------------------------------------------------------------------------
 

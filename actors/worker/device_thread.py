@@ -27,9 +27,6 @@ class Listener(Protocol):
     def device_loaded(self, pool: PoolInfo, load_s: float) -> None:
         """Plans may be executed."""
 
-    def step_began(self, plan: StepPlan) -> None:
-        """The device has taken up a plan."""
-
     def step_completed(self, result: StepResult) -> None:
         """The device has executed a plan."""
 
@@ -46,6 +43,8 @@ class DeviceThread:
         self._loop: asyncio.AbstractEventLoop
         self._plans: SimpleQueue[StepPlan | None] = SimpleQueue()  # the actor bounds it: it knows what it has handed in
         self._ended = asyncio.Event()
+        self.running: tuple[int, float] | None = None
+        """The step that runs and since when (time.perf_counter); written by the thread only."""
         self._thread = Thread(target=self._run, name=name, daemon=True)  # a stuck kernel must not keep the process
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -91,11 +90,12 @@ class DeviceThread:
     def _execute_plans(self, device: Device) -> None:
         idle_since: float | None = None
         while (plan := self._plans.get()) is not None:
-            self._post(self._listener.step_began, plan)
             begin = time.perf_counter()
+            self.running = (plan.step, begin)
             gap_s = begin - idle_since if idle_since is not None and _continues(plan) else 0.0
             result = device.execute(plan)
             idle_since = time.perf_counter()
+            self.running = None
             result = replace(result, duration_s=idle_since - begin, gap_s=gap_s)
             self._post(self._listener.step_completed, result)
 
