@@ -83,6 +83,7 @@ class ResponsesTarget:
             address.responses,
             additional_headers=self._endpoint.headers(),
             proxy=None if address.is_loopback else True,
+            ssl=self._endpoint.trust(),
             compression=None,
             open_timeout=self._endpoint.connect_s,
             close_timeout=1,

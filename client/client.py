@@ -12,7 +12,7 @@ import msgspec
 
 from client.address import parse_address
 from client.connection import Endpoint
-from client.errors import APIConnectionError, AuthenticationError
+from client.errors import APIConnectionError
 from client.fields import GenerateFields, build_generate
 from client.http_get import http_get
 from client.link import Link
@@ -130,7 +130,7 @@ class Client:
         """The served models. Raises APIConnectionError, AuthenticationError."""
         status, body = await self.get("/v1/models")
         if status == HTTPStatus.UNAUTHORIZED:
-            raise AuthenticationError("the server wants another API key", code="unauthenticated")
+            raise self.endpoint.bad_key()
         try:
             return msgspec.json.decode(body, type=_ModelList).data
         except msgspec.DecodeError as error:

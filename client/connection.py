@@ -6,11 +6,12 @@ error of `client.errors`.
 
 import asyncio
 import ssl
+from http import HTTPStatus
 
 import msgspec
 from msgspec import Struct
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidStatus, InvalidURI
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 from websockets.typing import Subprotocol
 
 from client.address import Address
@@ -52,6 +53,17 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         """The key, if there is one."""
         return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
 
+    def trust(self) -> ssl.SSLContext | None:
+        """For wss: what was given, else the machine's own certificate authorities."""
+        if not self.address.secure:
+            return None
+        return self.tls or ssl.create_default_context()
+
+    def bad_key(self) -> AuthenticationError:
+        """The server does not take this key, or wants one."""
+        fault = "does not know this API key" if self.api_key else "wants an API key"
+        return AuthenticationError(f"the server {fault}", code="unauthenticated")
+
 
 class Connection:
     """Use `open`; then `send` from anywhere and `receive` from one place."""
@@ -73,7 +85,7 @@ class Connection:
                     subprotocols=[Subprotocol(subprotocol)],
                     additional_headers=endpoint.headers(),
                     proxy=None if endpoint.address.is_loopback else True,
-                    ssl=endpoint.tls if endpoint.address.secure else None,
+                    ssl=endpoint.trust(),
                     compression=None,
                     open_timeout=None,
                     close_timeout=CLOSE_S,
@@ -83,15 +95,15 @@ class Connection:
         except TimeoutError as error:
             raise APITimeoutError(f"{url}: no connection within {endpoint.connect_s:g} s") from error
         except InvalidStatus as error:
-            raise _status(url, error.response.status_code) from error
-        except (OSError, InvalidHandshake, InvalidMessage, InvalidURI) as error:
+            raise _status(endpoint, error.response.status_code) from error
+        except (OSError, WebSocketException) as error:
             raise APIConnectionError(f"{url}: cannot connect: {error}") from error
 
     @classmethod
     async def _greet(cls, socket: ClientConnection, endpoint: Endpoint) -> "Connection":
         connection = cls(socket, endpoint.encoding, hello=_NO_HELLO)
         try:
-            connection.hello = _checked(await connection.receive(), has_key=endpoint.api_key is not None)
+            connection.hello = _checked(await connection.receive(), endpoint)
         except BaseException:
             socket.transport.abort()
             raise
@@ -138,13 +150,12 @@ class Connection:
 _NO_HELLO = Hello(protocol=0, server="", models=[], max_model_len=0, max_message_bytes=0, authenticated=False)
 
 
-def _checked(event: StreamEvent | None, *, has_key: bool) -> Hello:
+def _checked(event: StreamEvent | None, endpoint: Endpoint) -> Hello:
     match event:
         case Hello(authenticated=True, protocol=version) if version == PROTOCOL_VERSION:
             return event
         case Hello(authenticated=False):
-            fault = "does not know this API key" if has_key else "wants an API key"
-            raise AuthenticationError(f"the server {fault}", code="unauthenticated")
+            raise endpoint.bad_key()
         case Hello(protocol=version):
             raise APIConnectionError(f"the server speaks protocol {version}; this client speaks {PROTOCOL_VERSION}")
         case Failed(message=message):
@@ -153,10 +164,13 @@ def _checked(event: StreamEvent | None, *, has_key: bool) -> Hello:
             raise APIConnectionError("the server did not say hello first")
 
 
-def _status(url: str, status: int) -> APIError:
-    if status in (401, 403):
+def _status(endpoint: Endpoint, status: int) -> APIError:
+    url = endpoint.address.stream
+    if status == HTTPStatus.UNAUTHORIZED:
+        return endpoint.bad_key()
+    if status == HTTPStatus.FORBIDDEN:
         return AuthenticationError(f"{url}: refused with HTTP {status}", code="unauthenticated")
-    if status == 404:
+    if status == HTTPStatus.NOT_FOUND:
         return NotFoundError(f"{url}: no such path (HTTP 404); is this a tokenstage server?")
     return APIConnectionError(f"{url}: refused with HTTP {status}")
 

@@ -3,7 +3,6 @@
 import asyncio
 import io
 import socket
-import ssl
 from http.client import HTTPException, HTTPResponse
 from typing import cast
 from urllib.parse import urlsplit
@@ -30,9 +29,8 @@ async def http_get(endpoint: Endpoint, path: str) -> tuple[int, bytes]:
 
 
 async def _exchange(endpoint: Endpoint, request: bytes) -> bytes:
-    address = endpoint.address
-    tls = (endpoint.tls or ssl.create_default_context()) if address.secure else None
-    reader, writer = await asyncio.open_connection(address.host, address.port, ssl=tls)
+    host, port = endpoint.address.host, endpoint.address.port
+    reader, writer = await asyncio.open_connection(host, port, ssl=endpoint.trust())
     try:
         writer.write(request)
         answer = bytearray()

@@ -4,6 +4,7 @@ It waits, times out and retries; what has arrived is counted by `client.ledger`,
 """
 
 import asyncio
+import random
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from client.link import Link
 
 _DEFAULT_RETRY_MS = 500
+_draw = random.SystemRandom()
 
 
 class Stream:
@@ -77,10 +79,9 @@ class Stream:
         """
         if self._ledger.is_done or self._has_left:
             return None
-        item = await self._next_item()
-        if credit := self._ledger.grant():
+        if credit := self._ledger.grant():  # before waiting: once an item is taken nothing may be awaited
             await self._link.send(credit)
-        return item
+        return await self._next_item()
 
     @property
     def result(self) -> Result:
@@ -132,7 +133,8 @@ class Stream:
     async def _retry_or_raise(self, error: APIError) -> None:
         """Ask again after the server's hint if it was only busy and there is time; else raise."""
         now = asyncio.get_running_loop().time()
-        wait_s = (_DEFAULT_RETRY_MS if error.retry_after_ms is None else error.retry_after_ms) / 1000
+        hint_ms = _DEFAULT_RETRY_MS if error.retry_after_ms is None else error.retry_after_ms
+        wait_s = hint_ms / 1000 * _draw.uniform(1, 1.5)  # all who were refused at once shall not come back at once
         is_late = any(now + wait_s > moment for moment, _ in self._limits(now))
         is_busy = isinstance(error, OverloadedError) and error.code == "overloaded" and self._ledger.nothing_came
         if not is_busy or is_late or self._num_retries_left == 0:

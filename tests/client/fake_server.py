@@ -4,6 +4,7 @@ One script serves one connection; what a script raises fails the test when the s
 """
 
 import asyncio
+import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
@@ -112,11 +113,13 @@ class FakeServer:
         greeting: Hello | None = None,
         pages: Mapping[str, bytes] | None = None,
         api_key: str | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._scripts = scripts
         self._greeting = greeting or hello()
         self._pages = pages or {}
         self._api_key = api_key
+        self._tls = tls
         self._server: Server | None = None
         self._faults: list[BaseException] = []
         self.statuses: dict[str, list[HTTPStatus]] = {}
@@ -131,11 +134,12 @@ class FakeServer:
             0,
             subprotocols=[Subprotocol(JSON_SUBPROTOCOL), Subprotocol(MSGPACK_SUBPROTOCOL)],
             process_request=self._page,
+            ssl=self._tls,
             compression=None,
             close_timeout=1,
         )
         port = next(iter(self._server.sockets)).getsockname()[1]
-        self.url = f"ws://127.0.0.1:{port}"
+        self.url = f"{'wss' if self._tls else 'ws'}://127.0.0.1:{port}"
         return self
 
     async def __aexit__(
@@ -164,7 +168,9 @@ class FakeServer:
         try:
             await peer.flush()
             await script(peer)
-        except (ConnectionClosed, asyncio.CancelledError):
+        except ConnectionClosed:
+            return  # the client is done with it
+        except asyncio.CancelledError:
             raise
         except BaseException as fault:
             self._faults.append(fault)

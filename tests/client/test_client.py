@@ -1,6 +1,10 @@
 import asyncio
 import gc
+import ssl
+import subprocess
 from collections.abc import Coroutine
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +24,7 @@ from client import (
     Timeouts,
 )
 from protocol.messages import Usage
-from protocol.wire import Accepted, Cancel, Credit, Draining, Failed, Generate, Resume, Tokens, WireLogprob
+from protocol.wire import Accepted, Cancel, Credit, Draining, Failed, Finished, Generate, Resume, Tokens, WireLogprob
 from tests.client.fake_server import FakeServer, Peer, finished, hello, tokens
 
 RESUME_KEY = "3f1c"
@@ -607,3 +611,41 @@ async def test_a_server_that_counts_tokens_without_their_ids_fails_the_stream() 
     async with FakeServer(script) as server, Client(server.url) as client:
         with pytest.raises(APIConnectionError, match="counted 2 tokens and sent the ids of 1"):
             await client.generate(prompt="Hi")
+
+
+async def test_a_cancelled_read_loses_no_event() -> None:
+    async def script(peer: Peer) -> None:
+        generate = await peer.accept()
+        for index in range(30):
+            await peer.send(tokens(generate, index, str(index % 10)))
+        await peer.send(finished(generate, 30))
+        await peer.until_closed()
+
+    async with FakeServer(script) as server, Client(server.url) as client, client.stream(prompt="Hi") as stream:
+        event = None
+        while not isinstance(event, Finished):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0):
+                    event = await stream.next_event()
+            await asyncio.sleep(0)
+    assert stream.result.text == "0123456789" * 3
+
+
+async def test_tls_is_spoken_with_the_given_trust_and_refused_without_it(tmp_path: Path) -> None:
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    flags = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1"
+    make = ("openssl", *flags.split(), "-keyout", str(key), "-out", str(certificate))
+    await asyncio.to_thread(subprocess.run, make, check=True, capture_output=True)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate, key)
+    page = {"/v1/models": b'{"data": [{"id": "demo"}]}'}
+    async with FakeServer(answer_hello, tls=tls, pages=page) as server:
+        trusting = ssl.create_default_context(cafile=str(certificate))
+        async with Client(server.url, tls=trusting) as client:
+            assert (await client.generate(prompt="Hi")).text == "Hello"
+            assert [model.id for model in await client.models()] == ["demo"]
+        async with Client(server.url) as client:
+            with pytest.raises(APIConnectionError, match="certificate verify failed"):
+                await client.generate(prompt="Hi")
+            with pytest.raises(APIConnectionError, match="certificate verify failed"):
+                await client.models()
