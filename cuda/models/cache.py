@@ -42,7 +42,10 @@ def converted_folder(gguf: Path, progress: Callable[[float], None] | None = None
 def _cache_root() -> Path:
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if not base.is_absolute():  # the XDG rules: a relative one counts as unset
-        base = Path.home() / ".cache"
+        try:
+            base = Path.home() / ".cache"
+        except RuntimeError as error:
+            raise UnsupportedModel("there is no home folder to convert a model into; set XDG_CACHE_HOME") from error
     return base / "tokenstage" / "models"
 
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Final, get_args
 
-from cuda.models.fields import Fields
+from cuda.models.fields import MAX_COUNT, Fields
 from cuda.models.spec import Family, ModelSpec, RopeScaling, UnsupportedModel
 
 FAMILIES: Final[tuple[Family, ...]] = get_args(Family)
@@ -78,7 +78,6 @@ def parse_spec(config: Mapping[str, object], eos_token_ids: tuple[int, ...], whe
     for token in eos_token_ids:
         if not 0 <= token < vocab_size:
             raise UnsupportedModel(f"{where}: eos_token_id {token} is outside the vocabulary of {vocab_size}")
-    stretched = rope_scaling is not None and rope_scaling.kind == "linear"
     return ModelSpec(
         family=family,
         num_layers=fields.count("num_hidden_layers", 32),
@@ -91,7 +90,7 @@ def parse_spec(config: Mapping[str, object], eos_token_ids: tuple[int, ...], whe
         rms_norm_eps=fields.number("rms_norm_eps", 1e-6, above=0),
         rope_theta=rope_theta,
         rope_scaling=rope_scaling,
-        max_model_len=int(max_positions * rope_scaling.factor) if rope_scaling and stretched else max_positions,
+        max_model_len=_max_model_len(max_positions, rope_scaling),
         tie_word_embeddings=fields.flag("tie_word_embeddings", default=False),
         qkv_bias=attention_bias or family == "qwen2",
         o_bias=attention_bias,
@@ -175,6 +174,13 @@ def _rope(fields: Fields, max_positions: int) -> tuple[float, RopeScaling | None
     if math.isclose(scaling.low_freq_factor, scaling.high_freq_factor):
         raise rope.refused("high_freq_factor", "it must differ from low_freq_factor")
     return theta, scaling
+
+
+def _max_model_len(max_positions: int, scaling: RopeScaling | None) -> int:
+    """Linear scaling stretches what max_position_embeddings says; for Llama 3's kind it says the stretched size."""
+    if scaling is None or scaling.kind == "llama3":
+        return max_positions
+    return int(min(max(1.0, max_positions * scaling.factor), MAX_COUNT))
 
 
 def _sliding_window(fields: Fields, family: Family) -> int | None:

@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import cast
+from typing import Final, cast
 
 from cuda.models.spec import UnsupportedModel
 
-_MAX_COUNT = 2**31 - 1
-_SHOWN = 120
+MAX_COUNT: Final = 2**31 - 1
+_SHOWN: Final = 120
 
 
 class Fields:
@@ -81,8 +81,8 @@ class Fields:
 
     def _whole(self, name: str, default: int | None, least: int) -> int:
         value = self._or_default(name, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MAX_COUNT:
-            raise self.refused(name, f"a whole number from {least} to {_MAX_COUNT} is needed")
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MAX_COUNT:
+            raise self.refused(name, f"a whole number from {least} to {MAX_COUNT} is needed")
         return value
 
     def _or_default(self, name: str, default: object) -> object:

@@ -36,7 +36,7 @@ def prepare_model(model: str, progress: Callable[[float], None] | None = None) -
         raise UnsupportedModel(f"model {model}: the folder has no config.json")
     if not any(path.glob("*.safetensors")):
         raise UnsupportedModel(f"model {model}: the folder has no *.safetensors file; other weight files are not read")
-    return path
+    return path.absolute()
 
 
 def read_spec(folder: Path) -> ModelSpec:

@@ -50,6 +50,8 @@ _ONLY: Final[Mapping[str, tuple[object, ...]]] = {
     "logit_scale": (1.0,),
 }
 _LLAMA3_ORIGINAL: Final = 8192
+_LLAMA3_LOW: Final = 1.0
+_LLAMA3_HIGH: Final = 4.0
 
 
 def hf_config(header: GgufHeader, rope_factors: NDArray[np.float32] | None) -> dict[str, object]:
@@ -83,7 +85,7 @@ def hf_config(header: GgufHeader, rope_factors: NDArray[np.float32] | None) -> d
         "max_position_embeddings": fields.count("context_length"),
         "rms_norm_eps": fields.number("attention.layer_norm_rms_epsilon", above=0),
         "rope_theta": fields.number("rope.freq_base", 10_000.0, above=0),
-        "rope_scaling": _rope_scaling(fields, rope_factors),
+        "rope_scaling": _rope_scaling(fields, rope_factors, head_dim),
         "attention_bias": architecture == "llama" and "blk.0.attn_q.bias" in header.tensors,
         "mlp_bias": "blk.0.ffn_gate.bias" in header.tensors,
         "tie_word_embeddings": "output.weight" not in header.tensors,
@@ -110,6 +112,9 @@ def _vocab_size(header: GgufHeader, fields: Fields) -> int:
     num_rows = header.tensors["token_embd.weight"].shape[0]
     if fields.count("vocab_size", num_rows) != num_rows:
         raise fields.refused("vocab_size", f"token_embd.weight has {num_rows} rows")
+    tokens = header.metadata.get("tokenizer.ggml.tokens")
+    if isinstance(tokens, list) and len(tokens) > num_rows:
+        raise UnsupportedModel(f"GGUF: there are {len(tokens)} tokens; token_embd.weight has {num_rows} rows")
     return num_rows
 
 
@@ -124,7 +129,7 @@ def _head_dim(fields: Fields, num_heads: int) -> int:
     return head_dim
 
 
-def _rope_scaling(fields: Fields, factors: NDArray[np.float32] | None) -> dict[str, object] | None:
+def _rope_scaling(fields: Fields, factors: NDArray[np.float32] | None, head_dim: int) -> dict[str, object] | None:
     kind = fields.get("rope.scaling.type") or "none"
     if kind not in ("none", "linear"):
         raise fields.refused("rope.scaling.type", "supported are none, linear, and llama3 by rope_freqs.weight")
@@ -135,34 +140,37 @@ def _rope_scaling(fields: Fields, factors: NDArray[np.float32] | None) -> dict[s
         if factors is not None:
             raise fields.refused("rope.scaling.factor", "linear scaling and rope_freqs.weight do not go together")
         return {"rope_type": "linear", "factor": factor}
-    return None if factors is None or bool(np.all(factors == 1)) else _llama3_scaling(fields, factors)
+    if factors is None or bool(np.all(factors == 1)):
+        return None
+    if factors.shape == (head_dim // 2,) and bool(np.all(factors >= 1)) and bool(np.all(np.isfinite(factors))):
+        scaling = _llama3_scaling(fields, factors)
+        if np.allclose(factors, _llama3_factors(fields, scaling, factors.size), rtol=1e-4):
+            return scaling
+    raise UnsupportedModel("GGUF: tensor rope_freqs.weight is not Llama 3.1's scaling; no other is supported")
 
 
 def _llama3_scaling(fields: Fields, factors: NDArray[np.float32]) -> dict[str, object]:
-    """Recognise the one law that fills rope_freqs.weight today, Llama 3.1's, by computing it anew."""
-    scaling: dict[str, object] = {
+    """Assume the one law that fills rope_freqs.weight today; the caller computes it anew and compares."""
+    return {
         "rope_type": "llama3",
         "factor": float(factors.max()),
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
+        "low_freq_factor": _LLAMA3_LOW,
+        "high_freq_factor": _LLAMA3_HIGH,
         "original_max_position_embeddings": fields.count("rope.scaling.original_context_length", _LLAMA3_ORIGINAL),
     }
+
+
+def _llama3_factors(fields: Fields, scaling: Mapping[str, object], size: int) -> list[float]:
+    """How much each of the `size` frequencies is slowed down: not, by `factor`, or smoothly between."""
     theta = fields.number("rope.freq_base", 10_000.0, above=0)
-    expected = [_llama3_factor(2 * math.pi * theta ** (index / factors.size), scaling) for index in range(factors.size)]
-    if not np.allclose(factors, expected, rtol=1e-4):
-        raise UnsupportedModel("GGUF: tensor rope_freqs.weight is not Llama 3.1's scaling; no other is supported")
-    return scaling
-
-
-def _llama3_factor(wavelength: float, scaling: Mapping[str, object]) -> float:
-    factor, original = float(str(scaling["factor"])), float(str(scaling["original_max_position_embeddings"]))
-    low, high = float(str(scaling["low_freq_factor"])), float(str(scaling["high_freq_factor"]))
-    if wavelength < original / high:
-        return 1.0
-    if wavelength > original / low:
-        return factor
-    smooth = (original / wavelength - low) / (high - low)
-    return 1 / ((1 - smooth) / factor + smooth)
+    own = Fields(scaling, "rope_freqs.weight")
+    factor, original = own.number("factor", above=0), own.count("original_max_position_embeddings")
+    slowed = []
+    for index in range(size):
+        turns = original / (2 * math.pi * theta ** (index / size))
+        smooth = min(1.0, max(0.0, (turns - _LLAMA3_LOW) / (_LLAMA3_HIGH - _LLAMA3_LOW)))
+        slowed.append(1 / ((1 - smooth) / factor + smooth))
+    return slowed
 
 
 def _end_tokens(header: GgufHeader) -> int | Sequence[int] | None:

@@ -4,6 +4,7 @@ SentencePiece merges the pair whose result has the highest score. The same is a 
 ways of making a token out of two, ranked by score; bytes without a token fall back to `<0x..>` tokens.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Final
 
@@ -59,6 +60,8 @@ def _scores(fields: Fields, vocab: Mapping[str, int]) -> dict[str, float]:
     scores, types = fields.get("scores"), fields.get("token_type")
     if not isinstance(scores, list) or not isinstance(types, list) or not len(scores) == len(types) == len(vocab):
         raise UnsupportedModel("GGUF: tokenizer.ggml.scores or token_type does not go with the tokens")
+    if not all(isinstance(score, float) and math.isfinite(score) for score in scores):
+        raise UnsupportedModel("GGUF: tokenizer.ggml.scores has a score that is no finite number")
     made = {token: scores[index] for token, index in vocab.items() if types[index] == _NORMAL and len(token) > 1}
     if len(set(made.values())) != len(made):
         raise UnsupportedModel("GGUF: tokenizer.ggml.scores has equal scores: the order of merges is not defined")

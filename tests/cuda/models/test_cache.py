@@ -160,6 +160,16 @@ def test_a_relative_cache_folder_counts_as_unset(tmp_path: Path, monkeypatch: py
     assert folder.parent == tmp_path / "home" / ".cache" / "tokenstage" / "models"
 
 
+def test_having_no_home_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    with pytest.raises(UnsupportedModel, match="no home folder to convert a model into; set XDG_CACHE_HOME"):
+        prepare_model(str(tiny_gguf(tmp_path)))
+
+
 def test_names_with_odd_characters_are_converted(tmp_path: Path, cache: Path) -> None:
     odd = tmp_path / "mödel [v1] *.gguf"
     shutil.copyfile(tiny_gguf(tmp_path), odd)

@@ -1,5 +1,6 @@
 """config.json against transformers' own config objects, and one refusal for each thing that is not honoured."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import transformers
 from cuda.models.config import parse_spec
 from cuda.models.folder import read_spec
 from cuda.models.spec import ModelSpec, RopeScaling, UnsupportedModel
-from tests.cuda.models.tiny import VARIANTS, Variant, tiny_model
+from tests.cuda.models.tiny import VARIANTS, Variant, tiny_config, tiny_model
 
 CLASSES: dict[str, Any] = {
     "llama": transformers.LlamaConfig,
@@ -158,6 +159,53 @@ def test_what_is_not_honoured_is_refused_by_name_and_value(fields: dict[str, Any
 def test_an_end_token_outside_the_vocabulary_is_refused() -> None:
     with pytest.raises(UnsupportedModel, match="eos_token_id 32000 is outside the vocabulary of 32000"):
         parse_spec({"model_type": "llama"}, (2, 32000))
+
+
+JUNK: tuple[object, ...] = (
+    None,
+    "",
+    "x",
+    -1,
+    0,
+    3,
+    2**40,
+    2**70,
+    0.5,
+    -0.5,
+    1e308,
+    1e-300,
+    float("nan"),
+    float("inf"),
+    True,
+    [],
+    {},
+)
+LAYERS: tuple[object, ...] = (
+    [3],
+    ["full_attention"],
+    {"a": 1},
+    {"rope_type": "linear", "factor": 1e308},
+    {"rope_type": []},
+)
+
+
+@pytest.mark.parametrize("variant", ["llama3_rope", "mistral", "qwen2", "qwen3"])
+def test_any_value_of_any_field_is_honoured_or_refused(variant: Variant) -> None:
+    config = tiny_config(variant).to_dict()
+    messages: list[str] = []
+    for name in (*config, "rope_scaling", "rope_theta", "layer_types", "original_max_position_embeddings"):
+        for value in (*JUNK, *LAYERS):
+            try:
+                spec = parse_spec({**config, name: value}, ())
+            except UnsupportedModel as refused:
+                messages.append(str(refused))
+            else:
+                assert 1 <= spec.max_model_len < 2**31
+    for name in config["rope_parameters"]:
+        for value in (*JUNK, *LAYERS):
+            with contextlib.suppress(UnsupportedModel):
+                parse_spec({**config, "rope_parameters": {**config["rope_parameters"], name: value}}, ())
+    assert not [message for message in messages if "\n" in message]
 
 
 def assert_same(spec: ModelSpec, reference: Any) -> None:

@@ -13,7 +13,10 @@ import transformers
 from safetensors.torch import load_file
 
 from cuda.models.folder import prepare_model, read_spec
+from cuda.models.gguf_config import hf_config
 from cuda.models.gguf_convert import convert
+from cuda.models.gguf_header import GgufHeader, read_header
+from cuda.models.gguf_tokenizer import hf_tokenizer, hf_tokenizer_config
 from cuda.models.spec import ModelSpec, RopeScaling, UnsupportedModel
 from tests.cuda.models.tiny import CHAT_TEMPLATE, Variant
 from tests.cuda.models.tiny_gguf import Q, tiny_gguf
@@ -124,10 +127,13 @@ def test_llama3_scaling_is_recognised_by_its_tensor(factor: float, theta: float,
     assert read_spec(converted(path)).rope_scaling == RopeScaling("llama3", factor, 1.0, 4.0, 8192)
 
 
-def test_frequencies_of_another_law_are_refused(tmp_path: Path) -> None:
-    factors = {"rope_freqs.weight": np.linspace(1, 3, 8, dtype=np.float32)}
+@pytest.mark.parametrize(
+    "factors",
+    [np.linspace(1, 3, 8), np.zeros(8), np.full(8, np.nan), np.full(8, np.inf), np.full(4, 8.0), np.full((2, 4), 8.0)],
+)
+def test_frequencies_of_another_law_are_refused(factors: np.ndarray[Any, Any], tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModel, match=r"rope_freqs\.weight is not Llama 3\.1's scaling"):
-        converted(tiny_gguf(tmp_path, extra_tensors=factors))
+        converted(tiny_gguf(tmp_path, extra_tensors={"rope_freqs.weight": factors.astype(np.float32)}))
 
 
 def test_frequencies_of_one_mean_no_scaling(tmp_path: Path) -> None:
@@ -167,6 +173,10 @@ def test_frequencies_of_one_mean_no_scaling(tmp_path: Path) -> None:
         ({"tokenizer.ggml.add_eos_token": True}, "add_eos_token is True"),
         ({"tokenizer.ggml.merges": ["Q Z"]}, "merges has 'Q Z'"),
         ({"tokenizer.ggml.merges": None}, "tokenizer.ggml.merges is missing"),
+        (
+            {"tokenizer.ggml.tokens": [str(token) for token in range(385)]},
+            "there are 385 tokens; token_embd.weight has",
+        ),
         ({"tokenizer.ggml.tokens": ["a", "b", "a"]}, "tokenizer.ggml.tokens has 'a' twice"),
         ({"tokenizer.ggml.token_type": [1]}, "tokenizer.ggml.token_type is missing or does not go with the 384 tokens"),
         ({"tokenizer.ggml.add_bos_token": True, "tokenizer.ggml.bos_token_id": 999}, "bos_token_id is 999"),
@@ -229,6 +239,24 @@ def test_the_chat_template_and_special_tokens_are_kept(tmp_path: Path) -> None:
     assert settings["chat_template"] == CHAT_TEMPLATE
     tokens = [settings[f"{name}_token"] for name in ("bos", "eos", "pad")]
     assert tokens == ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
+
+
+JUNK: tuple[object, ...] = (None, "", "x", -1, 0, 3, 2**40, 0.5, -0.5, 1e30, float("nan"), True, [], [0], [0.5], ["x"])
+
+
+def test_any_value_of_any_entry_is_honoured_or_refused(tmp_path: Path) -> None:
+    header = read_header(tiny_gguf(tmp_path))
+    messages: list[str] = []
+    for key in (*header.metadata, "llama.rope.scaling.type", "llama.rope.scaling.factor", "tokenizer.ggml.scores"):
+        for value in JUNK:
+            metadata = {**header.metadata, key: value}
+            try:
+                config = hf_config(GgufHeader(metadata, header.tensors), np.full(8, 8, np.float32))
+                json.dumps([config, hf_tokenizer(metadata), hf_tokenizer_config(metadata)])
+            except UnsupportedModel as refused:
+                messages.append(str(refused))
+    assert messages
+    assert not [message for message in messages if "\n" in message]
 
 
 def test_damaged_files_end_in_the_documented_error_or_are_converted(tmp_path: Path) -> None:
