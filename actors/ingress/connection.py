@@ -70,7 +70,6 @@ class Connection:
 
     async def run(self) -> int:
         """Serve until the socket is closed; returns the close code."""
-        code: int | None = None
         try:
             self.flush()
             async with asyncio.TaskGroup() as tasks:
@@ -78,14 +77,13 @@ class Connection:
                 await self._read()
                 writer.cancel()
         except Exception as error:  # noqa: BLE001 - one client's connection, not the server's
-            log.error("connection failed", error=_where(error))  # noqa: TRY400 - a traceback's values hold prompts
-            code = INTERNAL
-            await self._socket.close(code)
+            self._fail(error)
+            await self._socket.close(INTERNAL)
         finally:
             self._leave()
         if self._closing is not None:
             return self._closing[0]
-        return code or self._socket.close_code or ABNORMAL
+        return self._socket.close_code or ABNORMAL
 
     def close(self, code: int, reason: str) -> None:
         """Ask for a close handshake after what is buffered; at once when the client does not read."""
@@ -125,6 +123,18 @@ class Connection:
                 self._socket.send_frames(frames)
             if not self._news:
                 break
+
+    def _flush_due(self) -> None:
+        """What breaks here is this connection's affair, not that of whoever flushes all of them."""
+        try:
+            self.flush()
+        except Exception as error:  # noqa: BLE001 - as in `run`
+            self._news.clear()
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        log.error("connection failed", error=_where(error))
+        self.close(INTERNAL, "internal error")
 
     def _take_news(self) -> None:
         """Events of streams to the session. The end of one request may let the next of its lane begin."""
@@ -265,7 +275,7 @@ class Connection:
     def _soil(self) -> None:
         if not self._is_dirty:
             self._is_dirty = True
-            self._desk.due.append(self.flush)
+            self._desk.due.append(self._flush_due)
 
     def _leave(self) -> None:
         """The client is gone: what it asked for is not wanted any more."""

@@ -4,26 +4,23 @@ from collections.abc import Iterable
 
 from protocol.messages import MetricFamily, MetricsSnapshot, Sample
 
+_Key = tuple[str, frozenset[tuple[str, str]]]
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def merge(snapshots: Iterable[MetricsSnapshot]) -> list[MetricFamily]:
     """One family for each name; samples of the same name and labels are added up."""
     families: dict[str, MetricFamily] = {}
-    samples: dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}
+    merged: dict[str, dict[_Key, Sample]] = {}
     for family in (family for snapshot in snapshots for family in snapshot.families):
         families.setdefault(family.name, family)
-        values = samples.setdefault(family.name, {})
+        samples = merged.setdefault(family.name, {})
         for sample in family.samples:
-            key = (sample.name, tuple(sample.labels.items()))
-            values[key] = values.get(key, 0.0) + sample.value
+            key = (sample.name, frozenset(sample.labels.items()))
+            known = samples.get(key)
+            samples[key] = sample if known is None else Sample(known.name, known.labels, known.value + sample.value)
     return [
-        MetricFamily(
-            name,
-            family.kind,
-            family.help,
-            [Sample(key[0], dict(key[1]), value) for key, value in samples[name].items()],
-        )
+        MetricFamily(name, family.kind, family.help, list(merged[name].values()))
         for name, family in sorted(families.items())
     ]
 

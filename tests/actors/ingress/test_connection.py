@@ -220,6 +220,27 @@ async def test_a_failing_connection_is_closed_with_1011_and_others_go_on(
     assert (await hear(client))["type"] == "pong"
 
 
+async def test_a_connection_that_fails_while_tokens_are_sent_takes_no_other_with_it(
+    server: Served, client: ClientConnection, scheduler: ScriptedScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await say(client, "generate", id="good", prompt="p")
+    good = await scheduler.accept()
+    async with server.connect() as broken:
+        await say(broken, "generate", id="bad", prompt="p")
+        bad = await scheduler.accept()
+        (victim,) = (one for one in server.actor._connections._open if "bad" in one._streams)
+
+        def explode(event: object) -> None:
+            raise ZeroDivisionError(event)
+
+        monkeypatch.setattr(victim._session, "send_event", explode)
+        await scheduler.ingress.tell(TokensGenerated([scheduler.delta(bad, "x"), scheduler.delta(good, "x")]))
+        assert await _close_code(broken) == 1011
+    assert await scheduler.next(CancelRequest) == CancelRequest(bad.request)
+    await scheduler.finish(good)
+    assert (await hear_end(client, "good"))[1]["type"] == "finished"
+
+
 async def test_a_scheduler_that_is_gone_fails_every_live_request(
     client: ClientConnection, scheduler: ScriptedScheduler
 ) -> None:
@@ -304,6 +325,22 @@ async def test_stopping_the_actor_closes_sockets_with_1001(model: ModelInfo) -> 
         await hear(client)
         await server.system.stop("ingress")
         assert await _close_code(client) == 1001
+
+
+async def test_stopping_the_actor_does_not_wait_for_a_client_that_never_reads(model: ModelInfo) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    config = IngressConfig(write_buffer_bytes=2048, close_timeout_s=60)
+    async with served(model, config, RealClock(), listener) as server:
+        deaf = await _deaf_client(server.port)
+        submit = await server.scheduler.accept()
+        (connection,) = server.actor._connections._open
+        while connection._socket.is_writable:
+            await server.scheduler.emit(submit, "y" * 1000)
+            await server.ingress.ask(GetHealth(), timeout_s=5)
+        async with asyncio.timeout(5):
+            await server.system.stop("ingress")
+        deaf.close()
 
 
 async def test_nothing_is_left_over_after_many_requests(server: Served, scheduler: ScriptedScheduler) -> None:
