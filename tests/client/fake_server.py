@@ -64,13 +64,17 @@ class Peer:
             self._session.send_event(event)
         await self.flush()
 
-    async def expect(self, kind: type[CommandT]) -> CommandT:
-        """Wait for the next command; it must be of this kind."""
+    async def next(self) -> SessionCommand:
+        """Wait for the next command."""
         while not self._commands:
             self._session.receive_frame(await self.socket.recv())
             self._commands.extend(self._session.take_commands())
             await self.flush()
-        command = self._commands.popleft()
+        return self._commands.popleft()
+
+    async def expect(self, kind: type[CommandT]) -> CommandT:
+        """Wait for the next command; it must be of this kind."""
+        command = await self.next()
         assert isinstance(command, kind), f"{kind.__name__} was due; {command} came"
         return command
 
