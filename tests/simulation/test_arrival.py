@@ -1,4 +1,4 @@
-"""Planning late in a long step: a device takes 0.1 virtual seconds a step, and a request arrives in the middle of one."""
+"""Planning late in a long step: a device takes 0.1 virtual seconds a step, a request arrives in the middle of one."""
 
 import asyncio
 from typing import Any

@@ -103,3 +103,18 @@ def test_without_prefix_cache_nothing_is_matched_or_kept() -> None:
     assert rig.scheduler.stats.cache_hits == 0
     assert rig.group.pool.num_free == rig.group.pool.num_pages
     assert rig.tokens == {number: rig.expected(number) for number in (1, 2)}
+
+
+def test_each_row_that_runs_keeps_one_page_in_reserve() -> None:
+    rig = Rig(make_config(overlap=False), num_pages=6, page_size=4)
+    rig.submit([1, 2, 3, 4], max_tokens=4, ignore_eos=True)
+    rig.step()
+    rig.step()
+    assert rig.group.pool.num_available == 4
+    rig.submit(list(range(50, 66)), max_tokens=1)  # 4 pages
+    plan = rig.step()
+    assert plan is not None
+    assert not plan.starts
+    rig.run()
+    assert rig.group.num_preemptions == 0
+    assert rig.tokens == {number: rig.expected(number) for number in (1, 2)}

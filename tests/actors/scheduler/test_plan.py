@@ -111,3 +111,11 @@ def test_a_static_batch_is_held_until_its_longest_member_ends() -> None:
     stats = rig.scheduler.group_stats[0]
     # first batch: 2 + 2 rows, then 8 steps of 1 row in 2 slots; second batch: 1 row in 1 slot, twice
     assert (stats.num_useful_rows, stats.num_held_rows) == (4 + 8 + 2, 4 + 16 + 2)
+
+
+def test_however_small_the_budget_a_page_of_prefill_is_computed() -> None:
+    rig = Rig(make_config(step_tokens=1, overlap=False), page_size=4)
+    rig.submit(prompt(6))
+    assert [counts(rig.step()), counts(rig.step())] == [[4], [2]]
+    rig.run()
+    assert rig.tokens[1] == rig.expected(1)

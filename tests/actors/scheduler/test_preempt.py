@@ -1,3 +1,6 @@
+import pytest
+
+from actors.scheduler.preempt import make_room
 from tests.actors.scheduler.rig import Rig, make_config
 
 
@@ -42,9 +45,35 @@ def test_a_preempted_request_keeps_its_prefix_cached_and_its_place() -> None:
     assert rig.tokens == {number: rig.expected(number) for number in (1, 2, 3)}
 
 
-def test_who_holds_only_shared_pages_and_wants_none_is_left_alone() -> None:
-    rig = Rig(make_config(overlap=False, max_running=3, prefix_cache=True), num_pages=5, page_size=4)
-    rig.submit([1, 2, 3, 4, 5, 6, 7, 8], max_tokens=8, ignore_eos=True)
-    rig.run()
-    rig.check_idle()
-    assert rig.group.num_preemptions == 0
+def test_who_would_free_nothing_is_left_alone() -> None:
+    rig = Rig(make_config(overlap=False), num_pages=9, page_size=4)
+    fill(rig, 0, 0)
+    rig.step()
+    rig.submit([7, 8], max_tokens=2, ignore_eos=True)  # the newest, and it wants no page before it ends
+    rig.step()
+    newest = rig.request(3)
+    for page in newest.pages:
+        rig.group.pool.hold(page)  # as if others shared all of them
+    while rig.group.pool.num_available:
+        rig.group.pool.allocate()
+    older = rig.request(2)
+    for request in (rig.request(1), older):
+        request.num_computed, request.length = request.capacity, request.capacity + 1
+    assert make_room(rig.group)
+    assert older.slot == -1
+    assert newest.slot >= 0
+
+
+@pytest.mark.parametrize("num_pages", range(6, 14))
+def test_nobody_is_admitted_by_the_step_that_preempts(num_pages: int) -> None:
+    rig = Rig(make_config(overlap=False, max_running=3), num_pages=num_pages, page_size=2)
+    for number in range(4):
+        rig.submit([100 * number + 10], max_tokens=9, ignore_eos=True)
+    before = 0
+    while rig.scheduler.requests:
+        plan = rig.step()
+        if rig.group.num_preemptions > before:
+            assert plan is not None
+            assert not plan.starts
+        before = rig.group.num_preemptions
+    assert rig.tokens == {number: rig.expected(number) for number in range(1, 5)}
