@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 from playwright.async_api import Browser, Page, async_playwright, expect
 
 from protocol.wire import Cancel, Credit, Draining, Failed
@@ -26,11 +27,12 @@ OPTIONS = [
 expect.set_options(timeout=20_000)
 pytestmark = [
     pytest.mark.browser,
+    pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.skipif(CHROMIUM is None, reason="Debian's chromium is not installed"),
 ]
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def browser() -> AsyncIterator[Browser]:
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=OPTIONS)
@@ -38,7 +40,7 @@ async def browser() -> AsyncIterator[Browser]:
         await browser.close()
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def page(browser: Browser) -> AsyncIterator[Page]:
     """A fresh page; whatever it logs as an error, a breach of its policy too, fails the test."""
     problems: list[str] = []
@@ -50,7 +52,7 @@ async def page(browser: Browser) -> AsyncIterator[Page]:
     assert not [problem for problem in problems if "WebSocket" not in problem]
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def server() -> AsyncIterator[PageServer]:
     async with PageServer(key=None, max_model_len=2048).running() as server:
         yield server
@@ -258,6 +260,7 @@ async def test_the_page_fits_its_screen_with_controls_large_enough_to_touch(
         assert box is not None
         assert min(box["width"], box["height"]) >= 44
         assert box["x"] + box["width"] <= width
+    await page.close()
 
 
 async def test_the_real_model_answers_is_stopped_and_answers_again(
