@@ -48,8 +48,6 @@ def count_step(stats: GroupStats, cost: CostModel, applied: Applied, result: Ste
     """A step was measured: the prediction is judged first, then corrected."""
     step = applied.step
     stats.used(step.num_rows - (len(result.rows) - len(applied.deltas)), step.num_held)
-    stats.step_duration.observe(result.duration_s)
-    stats.step_gap.observe(result.gap_s)
     predicted_s = cost.predict(step.load)
     if predicted_s is not None and result.duration_s > 0:
         stats.prediction_error.observe(abs(predicted_s - result.duration_s) / result.duration_s)

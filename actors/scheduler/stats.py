@@ -45,8 +45,6 @@ class GroupStats:
     num_held_rows: int = 0
     """Their ratio over all steps is U of the run; `utilization` follows the present."""
     utilization: float = 0.0
-    step_duration: Histogram = field(default_factory=_latency)
-    step_gap: Histogram = field(default_factory=_latency)
     prediction_error: Histogram = field(default_factory=lambda: Histogram(RATIO_BUCKETS))
 
     def used(self, num_useful: int, num_held: int) -> None:
