@@ -9,6 +9,7 @@ Every mailbox is a Unix socket in the node's private run directory. A process im
 """
 
 import asyncio
+import gc
 import os
 import socket
 import sys
@@ -37,6 +38,8 @@ from protocol.messages import EngineReady, IngressInbox, SchedulerInbox, WorkerI
 
 InboxT = TypeVar("InboxT")
 log = structlog.get_logger()
+SWITCH_INTERVAL_S = 0.0005
+"""How long a device's Python may keep the loop of its worker, and so a finished step, waiting; Python's own is 5 ms."""
 
 
 def main() -> None:
@@ -104,6 +107,7 @@ class _Child:
         from actors.worker.actor import WorkerActor  # noqa: PLC0415 - a process imports its own actor only
         from actors.worker.devices import open_device  # noqa: PLC0415 - likewise
 
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
         return WorkerActor(
             spec.config, partial(open_device, spec.config), self._ref("scheduler"), on_progress=self._worker_progressed
         )
@@ -124,6 +128,8 @@ class _Child:
     ) -> int:
         hosted = HostedActor(actor, self._runtime_metrics, self._clock, on_received)
         self._runner = Runner(hosted, name=self._name, capacity=CAPACITIES[self._name.partition(":")[0]])
+        gc.collect()
+        gc.freeze()  # what was imported stays: later collections need not look at it
         async with serve_mailbox(self._runner.mailbox, socket_of(self._run_dir, self._name), inbox):
             code = await self._run_until_stopped()
             for ref in self._refs:
@@ -142,7 +148,9 @@ class _Child:
                 for end in ends:
                     end.cancel()
         except ExceptionGroup as failures:
-            log.exception("actor failed", exc_info=failures.exceptions[0])
+            cause = failures.exceptions[0]
+            traceback = None if isinstance(cause, PartFailed) else cause  # a PartFailed says it all
+            log.error("actor failed", reason=str(cause), exc_info=traceback)  # noqa: TRY400 - not the group's
             return 1
         return 0
 

@@ -155,5 +155,5 @@ class WorkerActor(Actor[WorkerInbox]):
 
     def device_failed(self, error: Exception) -> None:
         """The device is lost."""
-        log.error("device failed", device=self._config.device, error=repr(error), exc_info=error)
+        log.error("device failed", device=self._config.device, exc_info=error)
         self._outgoing.put_nowait(error)
