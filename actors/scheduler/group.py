@@ -117,6 +117,12 @@ class Group:
         for follower in self.hold_back.leave(request):
             self.queue.push(follower)
 
+    def check_idle(self) -> None:
+        """Stop the part if no request lives and something is still taken. O(1), so it is always on."""
+        taken = (self.pool.num_held, self.max_rows - len(self.free_slots), self.num_waiting, self.num_waiting_tokens)
+        if any(taken):
+            raise AssertionError(f"idle, yet held pages, slots, waiting requests, waiting tokens are {taken}")
+
     def check(self) -> None:
         """Stop the part unless page counts, tables and slots agree. O(pages): for tests, debugging and idle moments."""
         held: dict[int, int] = {}

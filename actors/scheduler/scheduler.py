@@ -265,6 +265,9 @@ class Scheduler:
         request.state = State.ENDED
         del self.requests[request.id]
         self._ledger.close(request.account)
+        if not self.requests:
+            for idle in self.groups.values():
+                idle.check_idle()
         if self.config.check_invariants:
             self.check()
 
