@@ -31,7 +31,8 @@ def load_model(config: NodeConfig) -> ModelInfo:
 def _served_name(config: NodeConfig) -> str:
     if config.served_model_name is not None:
         return config.served_model_name
-    return DEMO if config.model == DEMO else Path(config.model).resolve().stem
+    path = Path(config.model).resolve()
+    return DEMO if config.model == DEMO else path.stem if path.suffix.lower() == ".gguf" else path.name
 
 
 class LoadingDisplay:

@@ -47,7 +47,10 @@ def main() -> None:
     leave_signals_to_node()
     name, descriptor = sys.argv[1], int(sys.argv[2])
     channel = ChildEnd(descriptor)
-    spec = msgspec.msgpack.decode(channel.receive_spec(), type=AnySpec)
+    try:
+        spec = msgspec.msgpack.decode(channel.receive_spec(), type=AnySpec)
+    except EOFError:
+        sys.exit(1)  # the node has ended already
     die_with(spec.place.node_pid)
     configure_logging(spec.place.log_level, spec.place.log_format, name)
     code = run(_Child(name, spec, channel).live(), spec.place.loop)

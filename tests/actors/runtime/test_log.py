@@ -1,0 +1,35 @@
+import json
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from actors.runtime.log import configure_logging
+
+
+@pytest.fixture(autouse=True)
+def defaults_again() -> Iterator[None]:
+    yield
+    structlog.reset_defaults()
+
+
+def test_each_line_is_json_and_names_its_actor(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging("info", "json", "worker:0")
+    structlog.get_logger().info("loaded", num_pages=7)
+    line = json.loads(capsys.readouterr().err)
+    assert (line["actor"], line["event"], line["level"], line["num_pages"]) == ("worker:0", "loaded", "info", 7)
+
+
+def test_lines_below_the_level_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging("warning", "console", "node")
+    structlog.get_logger().info("quiet")
+    structlog.get_logger().warning("loud")
+    text = capsys.readouterr().err
+    assert "quiet" not in text
+    assert "loud" in text
+
+
+def test_an_exception_is_part_of_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging("info", "json", "node")
+    structlog.get_logger().error("failed", exc_info=ValueError("a reason"))
+    assert "a reason" in json.loads(capsys.readouterr().err)["exception"]
