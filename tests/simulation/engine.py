@@ -53,11 +53,16 @@ class Seen:
     """What a client has seen of its request."""
 
     submit: Submit
+    tokens: list[int]
+    """Those that it came with, then those it was sent."""
     accepted: bool = False
-    tokens: list[int] = field(default_factory=list)
     granted: int = 0
+    """Tokens that may have been seen by now."""
     end: RequestFinished | RequestFailed | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.granted = len(self.tokens) + self.submit.credit
 
 
 class SimulatedIngress(Actor[IngressInbox]):
@@ -65,7 +70,7 @@ class SimulatedIngress(Actor[IngressInbox]):
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
-        self.seen = {submit.request: Seen(submit, granted=submit.credit) for submit, _ in scenario.requests}
+        self.seen = {submit.request: Seen(submit, list(submit.output_tokens)) for submit, _ in scenario.requests}
         self.scheduler: LocalRef[SchedulerInbox] | None = None
         self.ready = asyncio.Event()
         self.done = asyncio.Event()

@@ -4,6 +4,7 @@ import random
 from dataclasses import dataclass
 
 from actors.scheduler.config import SchedulerConfig
+from cuda.devices.counting import expected_output
 from protocol.messages import Submit
 from protocol.sampling import SamplingParams
 
@@ -81,14 +82,19 @@ def _request(
     if rng.random() < 0.9:
         max_tokens = max(1, min(max_tokens, limit - len(prompt)))
     slow = rng.random() < 0.3
+    ignore_eos = rng.random() < 0.5
+    held = expected_output(prompt, rng.randint(0, max_tokens), vocab_size) if rng.random() < 0.15 else []
+    if EOS in held and not ignore_eos:
+        held = held[: held.index(EOS) + 1]
     submit = Submit(
         request=number + 1,
         prompt_tokens=prompt,
+        output_tokens=held,
         sampling=SamplingParams(
             max_tokens=max_tokens,
             seed=rng.choice([None, 7]),
-            ignore_eos=rng.random() < 0.5,
-            stop_token_ids=tuple(_tokens(rng, vocab_size, 1)) if rng.random() < 0.2 else (),
+            ignore_eos=ignore_eos,
+            stop_token_ids=tuple(_tokens(rng, vocab_size, 1)) if rng.random() < 0.2 and not held else (),
             min_tokens=0,
             logprobs=rng.choice([None, None, 0, 2]),
         ),
@@ -96,7 +102,7 @@ def _request(
         priority=rng.choice([0, 0, 0, 5, -5]),
         cache_salt=rng.choice(["", "", "salt"]),
         credit=rng.choice([0, 1, 3]) if slow else 4096,
-        warm=rng.random() < 0.05,
+        warm=rng.random() < 0.05 and not held,
     )
     return submit, Behaviour(
         submit_at=rng.choice([0.0, rng.uniform(0, 3)]),
