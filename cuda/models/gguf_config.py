@@ -68,7 +68,10 @@ def hf_config(header: GgufHeader, rope_factors: NDArray[np.float32] | None) -> d
     own = {key.removeprefix(prefix): value for key, value in header.metadata.items() if key.startswith(prefix)}
     fields = Fields(own, f"GGUF: {architecture}")
     for name in fields:
-        fields.only(name, _ONLY[name]) if name in _ONLY else _known(fields, name)
+        if name not in _KNOWN and name not in _ONLY:
+            raise fields.refused(name, "this setting is not supported")
+        if name in _ONLY:
+            fields.only(name, _ONLY[name])
     num_heads = fields.count("attention.head_count")
     head_dim = _head_dim(fields, num_heads)
     return {
@@ -99,11 +102,6 @@ def hf_config(header: GgufHeader, rope_factors: NDArray[np.float32] | None) -> d
 def hf_generation_config(config: Mapping[str, object]) -> dict[str, object]:
     """Return generation_config.json's content: a GGUF file declares nothing but its special tokens."""
     return {name: config[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
-
-
-def _known(fields: Fields, name: str) -> None:
-    if name not in _KNOWN:
-        raise fields.refused(name, "this setting is not supported")
 
 
 def _vocab_size(header: GgufHeader, fields: Fields) -> int:

@@ -56,21 +56,26 @@ def sentencepiece_parts(fields: Fields, vocab: Mapping[str, int]) -> dict[str, o
 
 
 def _scores(fields: Fields, vocab: Mapping[str, int]) -> dict[str, float]:
-    """Scores of the normal tokens of two letters or more: what merges can make."""
+    """Scores of the normal tokens of two letters or more: what merges can make.
+
+    Among equal scores SentencePiece takes the leftmost pair, which no rank can say. Only runs of spaces share a score
+    in the vocabularies of this kind; there, leftmost first means longest first.
+    """
     scores, types = fields.get("scores"), fields.get("token_type")
     if not isinstance(scores, list) or not isinstance(types, list) or not len(scores) == len(types) == len(vocab):
         raise UnsupportedModel("GGUF: tokenizer.ggml.scores or token_type does not go with the tokens")
     if not all(isinstance(score, float) and math.isfinite(score) for score in scores):
         raise UnsupportedModel("GGUF: tokenizer.ggml.scores has a score that is no finite number")
     made = {token: scores[index] for token, index in vocab.items() if types[index] == _NORMAL and len(token) > 1}
-    if len(set(made.values())) != len(made):
+    ranked = [score for token, score in made.items() if token.strip(_SPACE)]
+    if len(set(ranked)) != len(ranked):
         raise UnsupportedModel("GGUF: tokenizer.ggml.scores has equal scores: the order of merges is not defined")
     return made
 
 
 def _merges(scores: Mapping[str, float], vocab: Mapping[str, int]) -> list[tuple[str, str]]:
     merges = []
-    for token in sorted(scores, key=lambda token: scores[token], reverse=True):
+    for token in sorted(scores, key=lambda token: (-scores[token], -len(token))):
         cuts = [(token[:cut], token[cut:]) for cut in range(1, len(token))]
         merges += [(left, right) for left, right in cuts if left in vocab and right in vocab]
     return merges

@@ -218,6 +218,7 @@ def test_a_token_with_a_space_in_it_can_be_merged() -> None:
 
 # SentencePiece: pieces, and the score by which a pair is merged first.
 SPM_PIECES = {"▁h": -1.0, "▁w": -3.0, "ll": -2.0, "he": -4.0, "▁he": -5.0, "llo": -6.0, "or": -7.0, "▁wor": -8.0}
+SPM_PIECES |= {"▁" * length: -1e9 for length in (2, 3, 4, 8)}
 SPM_LETTERS = ["▁", *"helowrd"]
 
 
@@ -227,7 +228,7 @@ def test_sentencepiece_vocabularies_merge_the_best_score_first() -> None:
     tokens: Any = metadata["tokenizer.ggml.tokens"]
     draw = random.Random(9)
     for _ in range(200):
-        text = "".join(draw.choices([*"helowrd", " ", "é", "  "], k=draw.randrange(1, 15)))
+        text = "".join(draw.choices([*"helowrd", " ", "é", "  ", " " * 7], k=draw.randrange(1, 15)))
         ids = written.encode(text, add_special_tokens=False).ids
         assert [tokens[index] for index in ids] == spm_definition("▁" + text.replace(" ", "▁")), repr(text)
         assert written.decode(ids) == text
