@@ -1,4 +1,4 @@
-"""One client connection: a dialect session, the streams it asked for, and the socket between.
+"""One client connection: a dialect session, the streams that it asked for (`orders`), the socket between them and it.
 
 A reader takes frames in order and hands commands on; events leave from `flush`, once a tick, and only while the client
 keeps up: else they wait in their streams, and the writer task flushes once the socket has drained. `enforce_deadlines`
@@ -8,7 +8,6 @@ drops clients that do not authenticate or do not read. `except Exception` stands
 import asyncio
 import math
 import traceback
-from typing import assert_never
 
 import structlog
 from websockets.exceptions import ConnectionClosed
@@ -16,20 +15,10 @@ from websockets.exceptions import ConnectionClosed
 from actors.ingress.client_socket import ClientSocket
 from actors.ingress.config import IngressConfig
 from actors.ingress.desk import Desk
+from actors.ingress.orders import Orders
 from actors.ingress.stream import Stream
-from protocol.errors import RequestError
 from protocol.session import Session
-from protocol.wire import (
-    Authenticate,
-    Cancel,
-    Credit,
-    Draining,
-    Failed,
-    Generate,
-    Resume,
-    SessionCommand,
-    Warm,
-)
+from protocol.wire import Draining
 
 log = structlog.get_logger()
 
@@ -48,8 +37,7 @@ class Connection:
         self._session = session
         self._desk = desk
         self._config = config
-        self._tenant = socket.tenant
-        self._streams: dict[str, Stream] = {}
+        self._orders = Orders(session, desk, socket.tenant, self._note)
         self._news: list[Stream] = []
         """Streams with events to take."""
         self._is_dirty = False
@@ -59,14 +47,11 @@ class Connection:
         self._closing: tuple[int, str] | None = None
         self._close_by = math.inf
         self._writer_due = asyncio.Event()
-        self._commands: list[SessionCommand] = []
-        """Found while flushing, not obeyed yet."""
-        self._obeying = asyncio.Lock()
 
     @property
     def is_idle(self) -> bool:
         """Nothing runs and nothing waits to be sent."""
-        return not self._streams and not self._commands and self._stalled_at is None
+        return not self._orders.streams and not self._orders.are_left and self._stalled_at is None
 
     async def run(self) -> int:
         """Serve until the socket is closed; returns the close code."""
@@ -80,7 +65,8 @@ class Connection:
             self._fail(error)
             await self._socket.close(INTERNAL)
         finally:
-            self._leave()
+            self._news.clear()
+            self._orders.abandon()
         if self._closing is not None:
             return self._closing[0]
         return self._socket.close_code or ABNORMAL
@@ -108,7 +94,7 @@ class Connection:
         """Part with a client that has not shown a key, or has not read, for too long."""
         if now >= self._close_by:
             self.abort()
-        if self._tenant is None and now >= self._authenticate_by:
+        if self._orders.tenant is None and now >= self._authenticate_by:
             self.close(POLICY, "no key within the time allowed")
         if self._stalled_at is not None and now >= self._stalled_at + self._config.send_timeout_s:
             self._drop()
@@ -145,14 +131,14 @@ class Connection:
             if stream.has_news:
                 self._news.append(stream)
             elif stream.has_ended:
-                self._streams.pop(stream.client_id, None)
-                self._commands += self._session.take_commands()
-        if self._commands:
+                self._orders.streams.pop(stream.client_id, None)
+                self._orders.collect()
+        if self._orders.are_left:
             self._writer_due.set()
 
     def _drop(self) -> None:
         if self._closing is None:
-            log.info("client dropped: it does not read", streams=len(self._streams))
+            log.info("client dropped: it does not read", streams=len(self._orders.streams))
             self.close(POLICY, "not reading")
 
     def _is_stalled(self) -> bool:
@@ -173,7 +159,7 @@ class Connection:
                 frame = await self._socket.recv()
                 await self._socket.wait_writable()
                 self._session.receive_frame(frame)
-                await self._obey_all()
+                await self._obey()
                 self.flush()
                 await asyncio.sleep(0)  # a client that sends without end must not keep others from their turn
         except ConnectionClosed:
@@ -188,85 +174,15 @@ class Connection:
                     await self._socket.close(*self._closing)
                     return
                 await self._socket.wait_writable()
-                await self._obey_all()
+                await self._obey()
                 self.flush()
         except ConnectionClosed:
             return
 
-    async def _obey_all(self) -> None:
-        """Commands in order, one at a time whichever task found them: a cancel must find what it cancels."""
-        async with self._obeying:
-            while commands := self._commands + self._session.take_commands():
-                self._commands = []
-                for command in commands:
-                    await self._obey(command)
-
-    async def _obey(self, command: SessionCommand) -> None:
-        try:
-            if isinstance(command, Authenticate):
-                self._authenticate(command.key)
-            else:
-                await self._serve(command)
-        except RequestError as error:
-            self._desk.metrics.count_failure(error.code)
-            self._session.send_event(
-                Failed(
-                    id=_name_of(command),
-                    code=error.code,
-                    message=error.message,
-                    param=error.param,
-                    retry_after_ms=error.retry_after_ms,
-                )
-            )
-
-    async def _serve(self, command: Generate | Warm | Cancel | Credit | Resume) -> None:
-        if self._tenant is None:
-            raise RequestError("unauthenticated", "no valid key has been sent on this connection")
-        match command:
-            case Generate():
-                await self._generate(command, self._tenant, warm=False)
-            case Warm(generate=generate):
-                await self._generate(generate, self._tenant, warm=True)
-            case Cancel(id=name):
-                if name in self._streams:
-                    self._desk.live.cancel(self._streams[name])
-            case Credit(id=name, tokens=tokens):
-                if name in self._streams:
-                    self._desk.live.grant(self._streams[name], tokens)
-            case Resume():
-                message = "resume_token is unknown or its time is over; send resume_tokens instead"
-                raise RequestError("resume_expired", message, param="resume_token")
-            case _:
-                assert_never(command)
-
-    async def _generate(self, generate: Generate, tenant: str, *, warm: bool) -> None:
-        desk = self._desk
-        desk.status.check_open()
-        stream = await desk.requests.read(
-            generate,
-            request=desk.live.next_number(),
-            tenant=tenant,
-            max_model_len=desk.status.max_model_len,
-            warm=warm,
-        )
-        desk.status.check_open()  # again: a long prompt took its time
-        stream.listen(self._note)
-        self._streams[generate.id] = stream
-        if stream.has_ended:
-            return
-        try:
-            await desk.live.submit(stream)
-        except BaseException:
-            self._streams.pop(generate.id, None)
-            raise
-
-    def _authenticate(self, key: str) -> None:
-        if self._tenant is not None:
-            return
-        self._tenant = self._desk.keys.tenant_of(key)
-        if self._tenant is None:
+    async def _obey(self) -> None:
+        await self._orders.obey()
+        if self._orders.has_wrong_key:
             self.close(POLICY, "wrong key")
-            raise RequestError("unauthenticated", "the key is not valid", param="key")
 
     def _note(self, stream: Stream) -> None:
         self._news.append(stream)
@@ -277,13 +193,6 @@ class Connection:
             self._is_dirty = True
             self._desk.due.append(self._flush_due)
 
-    def _leave(self) -> None:
-        """The client is gone: what it asked for is not wanted any more."""
-        streams, self._streams, self._news = self._streams, {}, []
-        for stream in streams.values():
-            stream.listen(None)
-            self._desk.live.cancel(stream)
-
 
 def _where(error: BaseException) -> str:
     """Type and place of an error; not its message, which may quote a client."""
@@ -291,13 +200,3 @@ def _where(error: BaseException) -> str:
         error = error.exceptions[0]
     place = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} in {place.name} ({place.filename}:{place.lineno})"
-
-
-def _name_of(command: SessionCommand) -> str | None:
-    match command:
-        case Authenticate():
-            return None
-        case Warm(generate=generate):
-            return generate.id
-        case _:
-            return command.id

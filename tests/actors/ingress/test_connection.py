@@ -228,7 +228,7 @@ async def test_a_connection_that_fails_while_tokens_are_sent_takes_no_other_with
     async with server.connect() as broken:
         await say(broken, "generate", id="bad", prompt="p")
         bad = await scheduler.accept()
-        (victim,) = (one for one in server.actor._connections._open if "bad" in one._streams)
+        (victim,) = (one for one in server.actor._connections._open if "bad" in one._orders.streams)
 
         def explode(event: object) -> None:
             raise ZeroDivisionError(event)
