@@ -29,7 +29,7 @@ from actors.runtime.clock import RealClock
 from actors.runtime.hosted import HostedActor
 from actors.runtime.log import configure_logging
 from actors.runtime.metrics import MetricsProbe, RuntimeMetrics
-from actors.runtime.ref import ActorRef
+from actors.runtime.ref import ActorRef, ActorStopped
 from actors.runtime.runner import Runner
 from actors.runtime.transport import RemoteRef, serve_mailbox
 from actors.specs import AnySpec, IngressSpec, SchedulerSpec, WorkerSpec
@@ -152,7 +152,7 @@ class _Child:
                     end.cancel()
         except ExceptionGroup as failures:
             cause = failures.exceptions[0]
-            traceback = None if isinstance(cause, PartFailed) else cause  # a PartFailed says it all
+            traceback = None if isinstance(cause, PartFailed | ActorStopped) else cause  # those say it all
             log.error("actor failed", reason=str(cause), exc_info=traceback)  # noqa: TRY400 - not the group's
             return 1
         return 0
