@@ -12,7 +12,7 @@ async def main(url: str) -> None:
         previous: str | None = None
         for question in ("What is the capital of France?", "And of Italy?"):
             await connection.response.create(
-                model="demo", input=question, previous_response_id=previous, max_output_tokens=32
+                model="demo", input=question, previous_response_id=previous, max_output_tokens=32, temperature=0
             )
             async for event in connection:
                 if event.type == "response.output_text.delta":
