@@ -166,8 +166,8 @@ def passes(rows: Sequence[StepRow], max_tokens: int) -> Iterator[list[Segment]]:
 
 def _shape(spec: ModelSpec, layout: KvLayout, max_pages: int) -> npt.NDArray[np.int64]:
     """See `cuda.kernels.cpu_attention`."""
-    values = [spec.num_heads, spec.num_kv_heads, spec.head_dim, layout.page_size, max_pages]
-    return np.array([*values, int(layout.item_bytes == 2), spec.sliding_window or 0, 0], np.int64)
+    sizes = (spec.num_heads, spec.num_kv_heads, spec.head_dim, layout.page_size, max_pages, layout.item_bytes)
+    return np.array(cpu_attention.Shape(*sizes, window=spec.sliding_window or 0), np.int64)
 
 
 def _sampled_rows(state: CpuState, segments: Sequence[Segment]) -> list[SampledRow]:

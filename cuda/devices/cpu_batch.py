@@ -1,4 +1,4 @@
-"""One pass of the CPU device as flat arrays at fixed addresses: which tokens, which attention items, which sampled rows.
+"""One pass of the CPU device as flat arrays at fixed addresses: its tokens, attention items and sampled rows.
 
 The recorded program points at these arrays, so filling them is all that a step does before it runs.
 """

@@ -112,8 +112,9 @@ class CpuOps:
         state = self._state
         self._record(
             program.ROPE_AND_STORE, qkv.rows_at, address(state.batch.slots), address(state.batch.positions),
-            address(state.slots.page_tables), address(state.shape), qkv.at, qkv.stride, address(state.pools[layer_index]),
-            address(state.rope_table), address(q_norm), address(k_norm), address(self._eps),
+            address(state.slots.page_tables), address(state.shape), qkv.at, qkv.stride,
+            address(state.pools[layer_index]), address(state.rope_table), address(q_norm), address(k_norm),
+            address(self._eps),
         )  # fmt: skip
         return qkv
 

@@ -1,0 +1,1 @@
+"""Kernels by op: the NumPy definitions (`reference`) and the compiled ones of each device. Arrays, never requests."""

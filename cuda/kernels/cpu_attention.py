@@ -1,23 +1,22 @@
+# ruff: noqa: PLR0913, PLR0917 - kernels take addresses and strides one by one
 """Paged attention for decode rows and prefill chunks alike: softmax(q kᵀ / √D) v over the pages of each row.
 
 Work is shared out as (item, KV head): an item is a run of consecutive query tokens of one row, all heads of a group
-together. Keys are visited in tiles of 64 positions, counted from position 0, with an online softmax; a tile's keys are
-transposed and its values copied next to each other once for all queries of the item. What a query computes depends on its
-own position only, never on the item it falls into, so chunking and batching leave the bits alone.
+together. Keys are visited in tiles of 64 positions, counted from position 0, with an online softmax. What a query
+computes depends on its own position only, not on the item it falls into: chunking and batching leave the bits alone.
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
-from cuda.kernels.cpu_jit import device, fast_device
-from cuda.kernels.cpu_linear import multiply_floats
+from cuda.kernels.cpu_jit import device
+from cuda.kernels.cpu_linear import multiply_floats, multiply_halves
 from cuda.kernels.cpu_math import exp
-from cuda.kernels.cpu_memory import fetch_add, float_of_bfloat16, floats, ints, longs, shorts
-from cuda.kernels.cpu_tile import BFLOAT16, FLOAT32, make_transpose
+from cuda.kernels.cpu_memory import Address, fetch_add, float_of_bfloat16, floats, ints, longs, prefetch, shorts
+from cuda.kernels.cpu_tile import BFLOAT16, FLOAT32, make_fold, make_transpose
 
-QUERY_HEADS, KV_HEADS, HEAD_DIM, PAGE_SIZE, MAX_PAGES, KV_BFLOAT16, WINDOW = 0, 1, 2, 3, 4, 5, 6
-"""Places in the int64 array `shape`: H, K, D, S, stride of a page table in entries, 0 | 1, latest positions seen (0: all)."""
 ITEM_FIELDS = 4
 """An item: index of its first token in the step, number of tokens, row slot, position of the first token (int32)."""
 MAX_QUERIES = 96
@@ -25,133 +24,279 @@ MAX_QUERIES = 96
 TILE = 64
 """Keys visited at a time."""
 
+_FEW_QUERIES = 16  # so few read values where they lie; more, and copying them next to each other pays
 _HIDDEN = np.float32(-1e30)
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
+_largest, _sum = make_fold(TILE // 16, largest=True), make_fold(TILE // 16, largest=False)
 _transpose_floats, _transpose_halves = make_transpose(FLOAT32), make_transpose(BFLOAT16)
 
 
+class Shape(NamedTuple):
+    """What attention knows of a model; kept as an int64 array in this order."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    page_size: int
+    max_pages: int
+    """Entries from one row slot's page table to the next."""
+    item_bytes: int
+    """4: the pool holds float32; 2: bfloat16."""
+    window: int
+    """Latest positions that a token sees, itself included; 0 is all."""
+
+
+class _Scratch(NamedTuple):
+    """Addresses of one thread's working memory for an item; a row is a (query token, head of the group)."""
+
+    queries: Address
+    """[rows, W] float32, W the head size in whole panels."""
+    keys: Address
+    """Two panels [W, 32] float32."""
+    values: Address
+    """[TILE, W] float32."""
+    scores: Address
+    """[rows, TILE] float32."""
+    output: Address
+    """[rows, W] float32."""
+    highest: Address
+    """[rows] float32: the running maximum."""
+    sums: Address
+    """[rows] float32: the running sum."""
+    key_rows: Address
+    """[TILE] int64: where each key of the tile lies."""
+    next_rows: Address
+    """[TILE] int64: the same of the next tile."""
+
+
 def scratch_bytes(group: int, head_dim: int) -> int:
-    """What one thread needs for queries, keys, values, scores, output, running maximum and sum, and key addresses."""
-    queries = max(MAX_QUERIES, group)
-    width = padded(head_dim)
-    return 4 * (queries * width * 2 + TILE * width * 2 + queries * TILE + queries * 2) + 8 * TILE + 64 * 16
-
-
-def padded(head_dim: int) -> int:
-    """Head size rounded up to whole panels of 32."""
-    return -(-head_dim // 32) * 32
+    """What one thread needs."""
+    rows = max(MAX_QUERIES, group)
+    width = -(-head_dim // 32) * 32
+    return 4 * (rows * width * 2 + TILE * width * 2 + rows * TILE + rows * 2) + 16 * TILE + 64
 
 
 @device
-def attention(next_item, num_items, items, page_tables, shape, q, ldq, pool, out, ldo, scratch):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201, PLR0913
+def load_shape(at: Address) -> Shape:
+    """Read the int64 array."""
+    n = longs(at, 7)
+    return Shape(n[0], n[1], n[2], n[3], n[4], n[5], n[6])
+
+
+@device
+def attention(
+    next_item: Address,
+    num_items: int,
+    items: Address,
+    page_tables: Address,
+    shape_at: Address,
+    q: Address,
+    ldq: int,
+    pool: Address,
+    out: Address,
+    ldo: int,
+    scratch_at: Address,
+) -> None:
     """Attend for all heads of every item; `q` and `out` are [T, H * D] float32, strides in bytes."""
-    sizes = longs(shape, 8)
-    kv_heads = sizes[KV_HEADS]
+    shape = load_shape(shape_at)
+    scratch = _lay_out(scratch_at, shape)
     while True:
         work = fetch_add(next_item, 1)
-        if work >= num_items * kv_heads:
+        if work >= num_items * shape.num_kv_heads:
             break
-        item = ints(items + work // kv_heads * ITEM_FIELDS * 4, ITEM_FIELDS)
-        table = page_tables + item[2] * sizes[MAX_PAGES] * 4
-        _attend(item[0], item[1], item[3], work % kv_heads, table, shape, q, ldq, pool, out, ldo, scratch)
+        item = ints(items + work // shape.num_kv_heads * ITEM_FIELDS * 4, ITEM_FIELDS)
+        first_token, count, start = int(item[0]), int(item[1]), int(item[3])
+        kv_head = work % shape.num_kv_heads
+        group_offset = kv_head * (shape.num_heads // shape.num_kv_heads) * shape.head_dim * 4
+        table = page_tables + int(item[2]) * shape.max_pages * 4
+        _take_queries(q + first_token * ldq + group_offset, ldq, count, shape, scratch)
+        _visit_tiles(count, start, kv_head, table, pool, shape, scratch)
+        _put_output(out + first_token * ldo + group_offset, ldo, count, shape, scratch)
 
 
 @device
-def _attend(first_token, count, start, kv_head, table, shape, q, ldq, pool, out, ldo, scratch):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, PLR0913
-    sizes = longs(shape, 8)
-    group, dim = sizes[QUERY_HEADS] // sizes[KV_HEADS], sizes[HEAD_DIM]
-    width = -(-dim // 32) * 32
-    queries = count * group
-    rows = max(MAX_QUERIES, group)
-    queries_at = scratch
-    keys_at = queries_at + rows * width * 4
-    values_at = keys_at + TILE * width * 4
-    scores_at = values_at + TILE * width * 4
-    output_at = scores_at + rows * TILE * 4
-    highest = floats(output_at + rows * width * 4, rows)
-    sums = floats(output_at + rows * width * 4 + rows * 4, rows)
-    key_rows = output_at + rows * width * 4 + rows * 8 + 64
-
-    _take_queries(first_token, count, kv_head, group, dim, q, ldq, queries_at, width)
-    highest[:queries] = _HIDDEN
-    sums[:queries] = _ZERO
-    floats(output_at, queries * width)[:] = _ZERO
-    window = sizes[WINDOW]
-    lowest = max(0, start - window + 1) if window > 0 else 0
-    for base in range(lowest // TILE * TILE, start + count, TILE):
-        visible = min(TILE, start + count - base)
-        _gather(base, visible, kv_head, table, shape, pool, keys_at, values_at, key_rows, width)
-        for panel in range(2):
-            multiply_floats(
-                queries,
-                queries_at,
-                width * 4,
-                keys_at + panel * width * 128,
-                128,
-                dim,
-                scores_at + panel * 128,
-                TILE * 4,
-                0,
-            )
-        for query in range(queries):
-            position = start + query // group
-            first = max(0, position - window + 1 - base) if window > 0 else 0
-            _softmax(
-                floats(scores_at + query * TILE * 4, TILE),
-                first,
-                position - base,
-                query,
-                highest,
-                sums,
-                floats(output_at + query * width * 4, width),
-                width,
-            )
-        for panel in range(width // 32):
-            multiply_floats(
-                queries,
-                scores_at,
-                TILE * 4,
-                values_at + panel * 128,
-                width * 4,
-                TILE,
-                output_at + panel * 128,
-                width * 4,
-                1,
-            )
-    for query in range(queries):
-        source = floats(output_at + query * width * 4, dim)
-        target = floats(out + (first_token + query // group) * ldo + (kv_head * group + query % group) * dim * 4, dim)
-        factor = _ONE / sums[query]
-        for i in range(dim):
-            target[i] = source[i] * factor
+def _lay_out(at: Address, shape: Shape) -> _Scratch:
+    rows = max(MAX_QUERIES, shape.num_heads // shape.num_kv_heads)
+    width = -(-shape.head_dim // 32) * 32
+    keys = at + rows * width * 4
+    values = keys + TILE * width * 4
+    scores = values + TILE * width * 4
+    output = scores + rows * TILE * 4
+    highest = output + rows * width * 4
+    key_rows = (highest + rows * 8 + 63) // 64 * 64
+    return _Scratch(
+        at, keys, values, scores, output, highest, highest + rows * 4, key_rows, key_rows + TILE * 8
+    )  # fmt: skip
 
 
 @device
-def _take_queries(first_token, count, kv_head, group, dim, q, ldq, queries_at, width):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, PLR0913
+def _take_queries(q: Address, ldq: int, count: int, shape: Shape, scratch: _Scratch) -> None:
+    """Scaled queries next to each other; nothing seen, nothing summed."""
+    group, dim, width = shape.num_heads // shape.num_kv_heads, shape.head_dim, -(-shape.head_dim // 32) * 32
     scale = np.float32(1.0 / math.sqrt(dim))
     for token in range(count):
         for head in range(group):
-            source = floats(q + (first_token + token) * ldq + (kv_head * group + head) * dim * 4, dim)
-            target = floats(queries_at + (token * group + head) * width * 4, dim)
+            source = floats(q + token * ldq + head * dim * 4, dim)
+            target = floats(scratch.queries + (token * group + head) * width * 4, dim)
             for i in range(dim):
                 target[i] = source[i] * scale
+    rows = count * group
+    floats(scratch.highest, rows)[:] = _HIDDEN
+    floats(scratch.sums, rows)[:] = _ZERO
+    floats(scratch.output, rows * width)[:] = _ZERO
 
 
 @device
-def _gather(base, visible, kv_head, table, shape, pool, keys_at, values_at, key_rows, width):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, PLR0913
-    """Keys base … base + visible - 1 as two panels [D, 32], their values as [64, D]; what lies behind them is zero."""
-    sizes = longs(shape, 8)
-    dim, page_size = sizes[HEAD_DIM], sizes[PAGE_SIZE]
-    item_bytes = 2 if sizes[KV_BFLOAT16] != 0 else 4
-    value_offset = sizes[KV_HEADS] * page_size * dim * item_bytes
-    pages = ints(table, sizes[MAX_PAGES])
-    rows = longs(key_rows, TILE)
+def _put_output(out: Address, ldo: int, count: int, shape: Shape, scratch: _Scratch) -> None:
+    group, dim, width = shape.num_heads // shape.num_kv_heads, shape.head_dim, -(-shape.head_dim // 32) * 32
+    sums = floats(scratch.sums, count * group)
+    for token in range(count):
+        for head in range(group):
+            row = token * group + head
+            source = floats(scratch.output + row * width * 4, dim)
+            target = floats(out + token * ldo + head * dim * 4, dim)
+            factor = _ONE / sums[row]
+            for i in range(dim):
+                target[i] = source[i] * factor
+
+
+@device
+def _visit_tiles(
+    count: int, start: int, kv_head: int, table: Address, pool: Address, shape: Shape, scratch: _Scratch
+) -> None:
+    dim, width = shape.head_dim, -(-shape.head_dim // 32) * 32
+    rows = count * (shape.num_heads // shape.num_kv_heads)
+    in_place = rows <= _FEW_QUERIES and dim == width
+    value_offset = shape.num_kv_heads * shape.page_size * dim * shape.item_bytes
+    end = start + count
+    lowest = max(0, start - shape.window + 1) if shape.window > 0 else 0
+    base = lowest // TILE * TILE
+    _find_rows(scratch.key_rows, base, end, kv_head, table, pool, shape)
+    while base < end:
+        visible = min(TILE, end - base)
+        _find_rows(scratch.next_rows, base + TILE, end, kv_head, table, pool, shape)
+        _transpose_keys(shape, scratch)
+        for panel in range(TILE // 32):
+            keys = scratch.keys + panel * width * 128
+            multiply_floats(
+                rows, scratch.queries, width * 4, keys, 128, 0, dim, scratch.scores + panel * 128, TILE * 4, 0
+            )
+        _soften(rows, base, start, shape, scratch)
+        if in_place:
+            _add_values_in_place(rows, base, visible, value_offset, shape, scratch)
+        else:
+            _copy_values(visible, value_offset, shape, scratch)
+            for panel in range(width // 32):
+                target, values = scratch.output + panel * 128, scratch.values + panel * 128
+                multiply_floats(rows, scratch.scores, TILE * 4, values, width * 4, 0, TILE, target, width * 4, 1)
+        for i in range(TILE):
+            longs(scratch.key_rows, TILE)[i] = longs(scratch.next_rows, TILE)[i]
+        base += TILE
+
+
+@device
+def _find_rows(
+    rows_at: Address, base: int, end: int, kv_head: int, table: Address, pool: Address, shape: Shape
+) -> None:
+    """Addresses of keys base … base + TILE - 1, those from `end` on repeating the first; asks for their memory."""
+    rows, pages = longs(rows_at, TILE), ints(table, shape.max_pages)
+    row_bytes = shape.head_dim * shape.item_bytes
+    value_offset = shape.num_kv_heads * shape.page_size * row_bytes
+    visible = min(TILE, end - base)
+    done = 0
+    while done < visible:
+        page, slot = (base + done) // shape.page_size, (base + done) % shape.page_size
+        at = pool + ((int(pages[page]) * 2 * shape.num_kv_heads + kv_head) * shape.page_size + slot) * row_bytes
+        run = min(shape.page_size - slot, visible - done)
+        for i in range(run):
+            rows[done + i] = at + i * row_bytes
+        for line in range(0, run * row_bytes, 64):
+            prefetch(at + line)
+            prefetch(at + value_offset + line)
+        done += run
+    for i in range(max(visible, 0), TILE):
+        rows[i] = rows[0]
+
+
+@device
+def _transpose_keys(shape: Shape, scratch: _Scratch) -> None:
+    """The tile's keys as two panels [D, 32]."""
+    dim, width = shape.head_dim, -(-shape.head_dim // 32) * 32
+    rows = longs(scratch.key_rows, TILE)
+    whole = dim // 16 * 16
+    for block in range(TILE // 16):
+        panel = scratch.keys + block // 2 * width * 128 + block % 2 * 64
+        for i in range(0, whole, 16):
+            if shape.item_bytes == 2:
+                _transpose_halves(scratch.key_rows + block * 128, i * 2, panel + i * 128, 128)
+            else:
+                _transpose_floats(scratch.key_rows + block * 128, i * 4, panel + i * 128, 128)
+        for i in range(whole, dim):
+            column = floats(panel + i * 128, 16)
+            for j in range(16):
+                if shape.item_bytes == 2:
+                    column[j] = float_of_bfloat16(shorts(rows[block * 16 + j], dim)[i])
+                else:
+                    column[j] = floats(rows[block * 16 + j], dim)[i]
+
+
+@device
+def _soften(rows: int, base: int, start: int, shape: Shape, scratch: _Scratch) -> None:
+    """Scores become weights against each row's new maximum, hidden keys 0; what came before is rescaled."""
+    group, width = shape.num_heads // shape.num_kv_heads, -(-shape.head_dim // 32) * 32
+    highest, sums = floats(scratch.highest, rows), floats(scratch.sums, rows)
+    for row in range(rows):
+        at = scratch.scores + row * TILE * 4
+        scores = floats(at, TILE)
+        last = start + row // group - base
+        first = max(0, last - shape.window + 1) if shape.window > 0 else 0
+        if last < 0 or first >= TILE:
+            scores[:] = _ZERO
+            continue
+        if first > 0 or last < TILE - 1:
+            for i in range(TILE):
+                scores[i] = scores[i] if first <= i <= last else _HIDDEN
+        before = highest[row]
+        now = max(before, _largest(at))
+        for i in range(TILE):
+            scores[i] = exp(scores[i] - now)
+        kept = exp(before - now)
+        sums[row] = sums[row] * kept + _sum(at)
+        if kept != _ONE:
+            output = floats(scratch.output + row * width * 4, width)
+            for i in range(width):
+                output[i] *= kept
+            highest[row] = now
+
+
+@device
+def _add_values_in_place(
+    rows: int, base: int, visible: int, value_offset: int, shape: Shape, scratch: _Scratch
+) -> None:
+    """Output += weights @ values, page by page."""
+    row_bytes = shape.head_dim * shape.item_bytes
+    at = longs(scratch.key_rows, TILE)
+    done = 0
+    while done < visible:
+        run = min(shape.page_size - (base + done) % shape.page_size, visible - done)
+        weights = scratch.scores + done * 4
+        for panel in range(shape.head_dim // 32):
+            values, target = at[done] + value_offset + panel * 32 * shape.item_bytes, scratch.output + panel * 128
+            if shape.item_bytes == 2:
+                multiply_halves(rows, weights, TILE * 4, values, row_bytes, 0, run, target, row_bytes * 2, 1)
+            else:
+                multiply_floats(rows, weights, TILE * 4, values, row_bytes, 0, run, target, row_bytes, 1)
+        done += run
+
+
+@device
+def _copy_values(visible: int, value_offset: int, shape: Shape, scratch: _Scratch) -> None:
+    """The tile's values as [TILE, W]; zero behind `visible`."""
+    dim, width = shape.head_dim, -(-shape.head_dim // 32) * 32
+    rows = longs(scratch.key_rows, TILE)
     for i in range(visible):
-        position = base + i
-        page = np.int64(pages[position // page_size])
-        rows[i] = pool + ((page * 2 * sizes[KV_HEADS] + kv_head) * page_size + position % page_size) * dim * item_bytes
-        target = floats(values_at + i * width * 4, dim)
-        if item_bytes == 2:
+        target = floats(scratch.values + i * width * 4, dim)
+        if shape.item_bytes == 2:
             bits = shorts(rows[i] + value_offset, dim)
             for j in range(dim):
                 target[j] = float_of_bfloat16(bits[j])
@@ -160,57 +305,4 @@ def _gather(base, visible, kv_head, table, shape, pool, keys_at, values_at, key_
             for j in range(dim):
                 target[j] = source[j]
     for i in range(visible, TILE):
-        rows[i] = rows[0]
-        floats(values_at + i * width * 4, dim)[:] = _ZERO
-    whole = dim // 16 * 16
-    for block in range(TILE // 16):
-        panel_at = keys_at + block // 2 * width * 128 + block % 2 * 64
-        for i in range(0, whole, 16):
-            if item_bytes == 2:
-                _transpose_halves(key_rows + block * 128, i * 2, panel_at + i * 128, 128)
-            else:
-                _transpose_floats(key_rows + block * 128, i * 4, panel_at + i * 128, 128)
-        for i in range(whole, dim):
-            column = floats(panel_at + i * 128, 16)
-            for j in range(16):
-                if item_bytes == 2:
-                    column[j] = float_of_bfloat16(shorts(rows[block * 16 + j], dim)[i])
-                else:
-                    column[j] = floats(rows[block * 16 + j], dim)[i]
-
-
-@device
-def _softmax(scores, first, last, query, highest, sums, output, width):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, PLR0913
-    """Scores of keys first … last become weights against the new maximum, the others 0; what came before is rescaled."""
-    if last < first or first >= TILE:
-        scores[:] = _ZERO
-        return
-    if first > 0 or last < TILE - 1:
-        for i in range(TILE):
-            scores[i] = scores[i] if first <= i <= last else _HIDDEN
-    before = highest[query]
-    now = max(before, _maximum(scores))
-    for i in range(TILE):
-        scores[i] = exp(scores[i] - now)
-    kept = exp(before - now)
-    sums[query] = sums[query] * kept + _sum(scores)
-    if kept != _ONE:
-        for i in range(width):
-            output[i] *= kept
-        highest[query] = now
-
-
-@fast_device
-def _maximum(scores):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-    result = scores[0]
-    for i in range(TILE):
-        result = max(result, scores[i])
-    return result
-
-
-@fast_device
-def _sum(scores):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-    total = _ZERO
-    for i in range(TILE):
-        total += scores[i]
-    return total
+        floats(scratch.values + i * width * 4, dim)[:] = _ZERO

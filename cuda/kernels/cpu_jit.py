@@ -1,4 +1,4 @@
-"""How CPU kernels are compiled: numba without the GIL, once for each version of their sources, then loaded from a cache.
+"""How CPU kernels are compiled: numba without the GIL, once for each version of their sources, then from a cache.
 
 Owns the place of that cache: numba notices edits of a function's own file only, so the folder's name is a digest of all
 kernel sources. Kernels never see Python objects, only integers and addresses. Read `cuda.kernels.cpu_program` next.
@@ -8,9 +8,11 @@ import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numba
+from numba.core import config
+from numba.extending import intrinsic
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -23,8 +25,8 @@ def _cache_folder() -> str:
     return str(Path(root) / "tokenstage" / "kernels" / digest.hexdigest()[:16])
 
 
-if not numba.config.CACHE_DIR:
-    numba.config.CACHE_DIR = _cache_folder()
+if not config.CACHE_DIR:  # type: ignore[attr-defined]  # made at import, from the environment
+    config.CACHE_DIR = _cache_folder()  # type: ignore[attr-defined]
 
 
 def kernel(function: Function) -> Function:
@@ -40,7 +42,12 @@ def device(function: Function) -> Function:
     return cast("Function", numba.njit(nogil=True, error_model="numpy")(function))
 
 
+def instruction(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that only kernels call, given as the LLVM that it becomes (numba's intrinsic)."""
+    return cast("Callable[..., Any]", intrinsic(function))
+
+
 def fast_device(function: Function) -> Function:
-    """Like `device`, with sums that may be reordered and contracted: only for loops whose length the batch cannot change."""
+    """Like `device`, with sums that may be reordered: only for loops whose length the batch cannot change."""
     flags = {"reassoc", "contract", "nsz", "nnan", "arcp"}
     return cast("Function", numba.njit(nogil=True, error_model="numpy", fastmath=flags)(function))

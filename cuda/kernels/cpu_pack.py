@@ -1,7 +1,8 @@
+# ruff: noqa: PLR0913, PLR0917 - kernels take addresses and sizes one by one
 """Weights into the panels that `cuda.kernels.cpu_tile` reads, exactly or quantised.
 
-Exact packing looks for the narrowest format that gives back every float32 bit by bit: checkpoints are often bfloat16, or
-come from 4- or 8-bit files, and a step costs what it reads. Quantised packing rounds groups of 32 values along K.
+Exact packing looks for the narrowest format that gives back every float32 bit by bit: checkpoints are often bfloat16,
+or come from 4- or 8-bit files, and a step costs what it reads. Quantised packing rounds groups of 32 values along K.
 """
 
 import os
@@ -14,6 +15,10 @@ import numpy.typing as npt
 
 from cuda.kernels.cpu_jit import device, kernel
 from cuda.kernels.cpu_memory import (
+    Address,
+    Floats,
+    Octets,
+    Shorts,
     address,
     aligned_zeros,
     bfloat16_of_float,
@@ -28,6 +33,7 @@ from cuda.kernels.cpu_tile import BFLOAT16, FLOAT32, GROUP, INT4, INT8, PANEL
 
 Format = Literal["exact", "bfloat16", "int8", "int4"]
 
+_DTYPES: dict[int, type[np.generic]] = {FLOAT32: np.float32, BFLOAT16: np.uint16, INT8: np.int8, INT4: np.uint8}
 _SCALES = {INT8: PANEL, INT4: 2 * PANEL}  # float16 of a group
 _PANELS_AT_ONCE = 8  # a piece of work of a thread
 
@@ -63,7 +69,7 @@ class Packed:
         return self.kind, address(self.panels), self.panels.strides[0], address(self.scales), scale_bytes
 
 
-def pack(weight: npt.NDArray[np.float32], form: Format) -> Packed:
+def pack(weight: Floats, form: Format) -> Packed:
     """Pack a C-contiguous float32 [N, K]. Quantised formats need K to be a multiple of 32, else bfloat16 is used.
 
     A format that loses nothing is preferred to a quantised one of the same size or more.
@@ -83,23 +89,18 @@ def pack(weight: npt.NDArray[np.float32], form: Format) -> Packed:
     raise AssertionError(form)
 
 
-def _pack(weight: npt.NDArray[np.float32], kind: int, *, exact: bool) -> Packed | None:
+def _pack(weight: Floats, kind: int, *, exact: bool) -> Packed | None:
     """None if `exact` and a value would change; the first panels are tried before memory is taken for the others."""
     columns, inputs = weight.shape
     count = -(-columns // PANEL)
-    shape, dtype = {
-        FLOAT32: ((count, inputs, PANEL), np.float32),
-        BFLOAT16: ((count, inputs, PANEL), np.uint16),
-        INT8: ((count, inputs, PANEL), np.int8),
-        INT4: ((count, inputs, PANEL // 2), np.uint8),
-    }[kind]
-    panels = aligned_zeros(shape, dtype)
+    width = PANEL // 2 if kind == INT4 else PANEL
+    panels = aligned_zeros((count, inputs, width), _DTYPES[kind])
     scales = aligned_zeros((count, inputs // GROUP, _SCALES[kind]), np.uint16) if kind in _SCALES else None
 
     def fill(first: int) -> bool:
         last = min(count, first + _PANELS_AT_ONCE)
         return fill_panels(
-            kind, exact, address(weight), columns, inputs, address(panels), address(scales), first, last
+            kind, int(exact), address(weight), columns, inputs, address(panels), address(scales), first, last
         )  # fmt: skip
 
     if not fill(0):
@@ -111,7 +112,17 @@ def _pack(weight: npt.NDArray[np.float32], kind: int, *, exact: bool) -> Packed 
 
 
 @kernel
-def fill_panels(kind, exact, weight, columns, inputs, panels, scales, first, last):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201, PLR0913
+def fill_panels(
+    kind: int,
+    exact: int,
+    weight: Address,
+    columns: int,
+    inputs: int,
+    panels: Address,
+    scales: Address,
+    first: int,
+    last: int,
+) -> bool:
     """Panels first … last - 1; False as soon as `exact` is broken."""
     step = PANEL // 2 if kind == INT4 else PANEL
     for panel in range(first, last):
@@ -141,16 +152,16 @@ def fill_panels(kind, exact, weight, columns, inputs, panels, scales, first, las
 
 
 @device
-def _fill_bfloat16(values, half, column, inputs, exact):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, PLR0913
+def _fill_bfloat16(values: Floats, half: Shorts, column: int, inputs: int, exact: int) -> bool:
     for i in range(inputs):
         half[i * PANEL + column] = bfloat16_of_float(values[i])
-        if exact and (bits_of_float(values[i]) & 0xFFFF) != 0:
+        if exact != 0 and (bits_of_float(values[i]) & 0xFFFF) != 0:
             return False
     return True
 
 
 @device
-def _fill_int8(values, quants, factors, group, column, exact):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, PLR0913
+def _fill_int8(values: Floats, quants: Octets, factors: Shorts, group: int, column: int, exact: int) -> bool:
     largest = np.float32(0.0)
     for value in values:
         largest = max(largest, abs(value))
@@ -160,13 +171,13 @@ def _fill_int8(values, quants, factors, group, column, exact):  # type: ignore[n
     for i in range(GROUP):
         quant = np.float32(min(127.0, max(-127.0, np.rint(values[i] * inverse))))
         quants[(group * GROUP + i) * PANEL + column] = np.uint8(np.int8(quant))
-        if exact and factor * quant != values[i]:
+        if exact != 0 and factor * quant != values[i]:
             return False
     return True
 
 
 @device
-def _fill_int4(values, quants, factors, group, column, exact):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, PLR0913
+def _fill_int4(values: Floats, quants: Octets, factors: Shorts, group: int, column: int, exact: int) -> bool:
     lowest, highest = values[0], values[0]
     for value in values:
         lowest = min(lowest, value)
@@ -181,6 +192,6 @@ def _fill_int4(values, quants, factors, group, column, exact):  # type: ignore[n
         quant = np.float32(min(15.0, max(0.0, np.rint((values[i] - least) * inverse))))
         place = (group * GROUP + i) * (PANEL // 2) + column % 16
         quants[place] |= np.uint8(np.int32(quant) << (column // 16 * 4))
-        if exact and factor * quant + least != values[i]:
+        if exact != 0 and factor * quant + least != values[i]:
             return False
     return True

@@ -1,8 +1,10 @@
+# ruff: noqa: PLR0913, PLR0917 - the generator has six words of input
 """Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11): the noise of every draw."""
 
 import numpy as np
 
 from cuda.kernels.cpu_jit import device
+from cuda.kernels.cpu_memory import Words
 
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
@@ -10,7 +12,15 @@ _MASK, _HALF_WORD = np.uint64(0xFFFFFFFF), np.uint64(32)
 
 
 @device
-def philox(key0, key1, counter0, counter1, counter2, counter3, words):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201, PLR0913
+def philox(
+    key0: np.uint64,
+    key1: np.uint64,
+    counter0: np.uint64,
+    counter1: np.uint64,
+    counter2: np.uint64,
+    counter3: np.uint64,
+    words: Words,
+) -> None:
     """Ten rounds; all arguments uint64 below 2**32, `words` takes four such."""
     c0, c1, c2, c3 = counter0, counter1, counter2, counter3
     k0, k1 = key0, key1

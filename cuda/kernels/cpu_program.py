@@ -1,9 +1,9 @@
-"""A forward pass as a list of integers, run by all cores at once without the interpreter: the CPU's answer to a CUDA graph.
+"""A forward pass as a list of integers, run by all cores at once without the interpreter: a CUDA graph, on the CPU.
 
-A `Program` is recorded once (`cuda.devices.cpu_ops` does, by calling the decoder's forward pass); a step only changes the
-batch arrays that its instructions point at. Every thread walks the same instructions, takes pieces of each from a shared
-counter, and waits at its end until all threads are done with it: pieces, not threads, are fixed, so a core that another
-process slows down just takes fewer. Owns the threads; knows no requests. Read `cuda.kernels.cpu_linear` next.
+A `Program` is recorded once (`cuda.devices.cpu_ops` does, by calling the decoder's forward pass); a step only changes
+the batch arrays that its instructions point at. Every thread walks the same instructions, takes pieces of each from a
+shared counter, and waits at its end until all threads are done with it: pieces, not threads, are fixed, so a core that
+another process slows down just takes fewer. Owns the threads; knows no requests. Read `cuda.kernels.cpu_linear` next.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from numba import types
 from cuda.kernels.cpu_attention import attention
 from cuda.kernels.cpu_jit import device, kernel
 from cuda.kernels.cpu_linear import linear
-from cuda.kernels.cpu_memory import address, aligned_zeros, doubles, fetch_add, load_acquire, longs
+from cuda.kernels.cpu_memory import Address, address, aligned_zeros, doubles, fetch_add, load_acquire, longs
 from cuda.kernels.cpu_rope import rope_and_store
 from cuda.kernels.cpu_rows import add_rms_norm, embed, silu_mul, take_rows
 from cuda.kernels.cpu_sample import sample
@@ -68,7 +68,7 @@ class Program:
 
 
 @device
-def _wait(done, num_threads):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def _wait(done: Address, num_threads: int) -> None:
     """Wait until every thread has counted itself into `done`; gives the core away when that takes long."""
     fetch_add(done, 1)
     spins = 0
@@ -79,8 +79,10 @@ def _wait(done, num_threads):  # type: ignore[no-untyped-def]  # noqa: ANN001, A
 
 
 @kernel
-def run_program(num_threads, instructions, count, sync, scratch):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201, C901
-    """What each thread does. Release and acquire at each end order all writes of an instruction before the next's reads."""
+def run_program(  # noqa: C901 - one arm an operation
+    num_threads: int, instructions: Address, count: int, sync: Address, scratch: Address
+) -> None:
+    """What each thread does; `_wait` orders all writes of an instruction before the reads of the next."""
     for index in range(count):
         a = longs(instructions + index * FIELDS * 8, FIELDS)
         taken = sync + index * _SYNC * 8

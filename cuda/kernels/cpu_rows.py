@@ -1,3 +1,4 @@
+# ruff: noqa: PLR0913, PLR0917 - kernels take addresses and strides one by one
 """Ops that treat every token (or sampled row) by itself: embedding, add + RMSNorm, SiLU·mul, picking rows.
 
 Rows are shared out one by one; strides in bytes, activations float32. Formulas: `cuda.kernels.reference`.
@@ -9,7 +10,17 @@ import numpy as np
 
 from cuda.kernels.cpu_jit import device, fast_device
 from cuda.kernels.cpu_math import exp
-from cuda.kernels.cpu_memory import fetch_add, float_of_bfloat16, float_of_half, floats, ints, octets, shorts
+from cuda.kernels.cpu_memory import (
+    Address,
+    Floats,
+    fetch_add,
+    float_of_bfloat16,
+    float_of_half,
+    floats,
+    ints,
+    octets,
+    shorts,
+)
 from cuda.kernels.cpu_tile import BFLOAT16, FLOAT32, GROUP, INT8, PANEL
 
 _ONE, _ZERO = np.float32(1.0), np.float32(0.0)
@@ -17,8 +28,21 @@ _ONE, _ZERO = np.float32(1.0), np.float32(0.0)
 
 @device
 def embed(
-    next_row, rows, slots, positions, tokens, tokens_stride, kind, w, panel_bytes, scales, scale_bytes, width, out, ldo
-):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201, PLR0913
+    next_row: Address,
+    rows: int,
+    slots: Address,
+    positions: Address,
+    tokens: Address,
+    tokens_stride: int,
+    kind: int,
+    w: Address,
+    panel_bytes: int,
+    scales: Address,
+    scale_bytes: int,
+    width: int,
+    out: Address,
+    ldo: int,
+) -> None:
     """out[t] = row tokens[slots[t], positions[t]] of a packed weight [V, width]: one column of a panel."""
     slot_of = ints(slots, rows)
     position_of = ints(positions, rows)
@@ -39,7 +63,7 @@ def embed(
 
 
 @device
-def _column(column, kind, w, scales, k, out):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, PLR0913
+def _column(column: int, kind: int, w: Address, scales: Address, k: int, out: Floats) -> None:
     if kind == FLOAT32:
         values = floats(w, k * PANEL)
         for i in range(k):
@@ -65,8 +89,18 @@ def _column(column, kind, w, scales, k, out):  # type: ignore[no-untyped-def]  #
 
 
 @device
-def add_rms_norm(next_row, rows, residual, delta, weight, out, width, stride, eps):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201, PLR0913
-    """residual += delta (unless its address is 0); out = residual / rms(residual) * weight."""
+def add_rms_norm(
+    next_row: Address,
+    rows: int,
+    residual: Address,
+    delta: Address,
+    weight: Address,
+    out: Address,
+    width: int,
+    stride: int,
+    eps: float,
+) -> None:
+    """Residual += delta (unless its address is 0); out = residual / rms(residual) * weight."""
     scale = floats(weight, width)
     while True:
         row = fetch_add(next_row, 1)
@@ -81,15 +115,15 @@ def add_rms_norm(next_row, rows, residual, delta, weight, out, width, stride, ep
 
 
 @device
-def normalise(values, weight, out, width, eps):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
-    """out = values / sqrt(mean(values²) + eps) * weight; `out` may be `values`."""
+def normalise(values: Floats, weight: Floats, out: Floats, width: int, eps: float) -> None:
+    """Out = values / sqrt(mean(values²) + eps) * weight; `out` may be `values`."""
     factor = np.float32(1.0 / math.sqrt(_sum_of_squares(values, width) / width + eps))
     for i in range(width):
         out[i] = values[i] * factor * weight[i]
 
 
 @fast_device
-def _sum_of_squares(values, width):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def _sum_of_squares(values: Floats, width: int) -> np.float32:
     total = _ZERO
     for i in range(width):
         total += values[i] * values[i]
@@ -97,8 +131,8 @@ def _sum_of_squares(values, width):  # type: ignore[no-untyped-def]  # noqa: ANN
 
 
 @device
-def silu_mul(next_row, rows, gate_up, ldx, out, ldo, width):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201, PLR0913
-    """out = gate * sigmoid(gate) * up, where a row holds [gate; up]."""
+def silu_mul(next_row: Address, rows: int, gate_up: Address, ldx: int, out: Address, ldo: int, width: int) -> None:
+    """Out = gate * sigmoid(gate) * up, where a row holds [gate; up]."""
     while True:
         row = fetch_add(next_row, 1)
         if row >= rows:
@@ -111,7 +145,9 @@ def silu_mul(next_row, rows, gate_up, ldx, out, ldo, width):  # type: ignore[no-
 
 
 @device
-def take_rows(next_row, rows, indexes, x, ldx, out, ldo, width):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201, PLR0913
+def take_rows(
+    next_row: Address, rows: int, indexes: Address, x: Address, ldx: int, out: Address, ldo: int, width: int
+) -> None:
     """out[i] = x[indexes[i]]."""
     index_of = ints(indexes, rows)
     while True:

@@ -1,7 +1,8 @@
-"""The next token of every sampled row: penalties, bias, bans, top-k, top-p, min-p, a Gumbel-max draw, log-probabilities.
+# ruff: noqa: PLR0913, PLR0917 - kernels take addresses and strides one by one
+"""The next token of every sampled row: penalties, bias, bans, top-k, top-p, min-p, Gumbel-max draw, log-probabilities.
 
-`cuda.kernels.reference` defines each step and its order; here are the short cuts: greedy rows take one pass, and a token
-whose weight cannot win draws no noise.
+`cuda.kernels.reference` defines each step and its order; here are the short cuts: greedy rows take one pass, and a
+token whose weight cannot win draws no noise.
 """
 
 import math
@@ -10,25 +11,26 @@ import numpy as np
 
 from cuda.kernels.cpu_jit import device, fast_device
 from cuda.kernels.cpu_math import exp
-from cuda.kernels.cpu_memory import doubles, fetch_add, floats, ints, longs
+from cuda.kernels.cpu_memory import (
+    Address,
+    Doubles,
+    Floats,
+    Ints,
+    Longs,
+    Words,
+    doubles,
+    fetch_add,
+    floats,
+    ints,
+    longs,
+)
 from cuda.kernels.cpu_philox import philox
 from cuda.kernels.cpu_select import BINS, cut
 
 TEMPERATURE, TOP_P, MIN_P, PRESENCE, FREQUENCY, REPETITION = 0, 1, 2, 3, 4, 5
 NUM_REALS = 8
 """float64 a slot."""
-TOP_K, SEED, MIN_TOKENS, LOGPROBS, PROMPT, BIAS_IDS, BIAS_VALUES, NUM_BIAS, BANNED, NUM_BANNED = (
-    0,
-    1,
-    2,
-    3,
-    4,
-    5,
-    6,
-    7,
-    8,
-    9,
-)
+TOP_K, SEED, MIN_TOKENS, LOGPROBS, PROMPT, BIAS_IDS, BIAS_VALUES, NUM_BIAS, BANNED, NUM_BANNED = range(10)
 NUM_INTEGERS = 16
 """int64 a slot: LOGPROBS -1 is off; *_IDS, *_VALUES and BANNED are addresses of int32, float32 and int32."""
 MAX_TOP = 20
@@ -46,31 +48,31 @@ def scratch_bytes(vocab_size: int) -> int:
 
 @device
 def sample(
-    next_row,
-    rows,
-    logits,
-    ldx,
-    vocab,
-    slots,
-    positions,
-    tokens,
-    tokens_stride,
-    reals,
-    integers,
-    out,
-    out_logprobs,
-    top_ids,
-    top_logprobs,
-    scratch,
-):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201, PLR0913
-    """Row i is slot slots[i]; its token, the one at positions[i] of the sequence, goes to out[i] and into the slot's tokens."""
+    next_row: Address,
+    rows: int,
+    logits: Address,
+    ldx: int,
+    vocab: int,
+    slots: Address,
+    positions: Address,
+    tokens: Address,
+    tokens_stride: int,
+    reals: Address,
+    integers: Address,
+    out: Address,
+    out_logprobs: Address,
+    top_ids: Address,
+    top_logprobs: Address,
+    scratch: Address,
+) -> None:
+    """Row i is slot slots[i]; its token, at positions[i] of the sequence, goes to out[i] and into the slot's tokens."""
     slot_of, position_of = ints(slots, rows), ints(positions, rows)
     chosen, chosen_logprobs = ints(out, rows), floats(out_logprobs, rows)
     while True:
         row = fetch_add(next_row, 1)
         if row >= rows:
             break
-        slot, position = np.int64(slot_of[row]), np.int64(position_of[row])
+        slot, position = int(slot_of[row]), int(position_of[row])
         real = doubles(reals + slot * NUM_REALS * 8, NUM_REALS)
         integer = longs(integers + slot * NUM_INTEGERS * 8, NUM_INTEGERS)
         sequence = ints(tokens + slot * tokens_stride, position + 1)
@@ -89,7 +91,9 @@ def sample(
 
 
 @device
-def _adjust(raw, sequence, position, real, integer, scratch, vocab):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, PLR0913
+def _adjust(
+    raw: Floats, sequence: Ints, position: int, real: Doubles, integer: Longs, scratch: Address, vocab: int
+) -> Floats:
     """The logits that are drawn from: `raw` itself if nothing changes them, else a changed copy."""
     penalised = real[REPETITION] != 1.0 or real[PRESENCE] != 0.0 or real[FREQUENCY] != 0.0
     banned = integer[NUM_BANNED] if position - integer[PROMPT] < integer[MIN_TOKENS] else 0
@@ -98,7 +102,7 @@ def _adjust(raw, sequence, position, real, integer, scratch, vocab):  # type: ig
     work = floats(scratch, vocab)
     work[:] = raw
     if penalised:
-        _penalise(work, sequence, position, integer[PROMPT], real, ints(scratch + 12 * vocab, vocab), vocab)
+        _penalise(work, sequence, position, integer[PROMPT], real, ints(scratch + 12 * vocab, vocab))
     ids, values = ints(integer[BIAS_IDS], integer[NUM_BIAS]), floats(integer[BIAS_VALUES], integer[NUM_BIAS])
     for i in range(integer[NUM_BIAS]):
         work[ids[i]] += values[i]
@@ -109,7 +113,7 @@ def _adjust(raw, sequence, position, real, integer, scratch, vocab):  # type: ig
 
 
 @device
-def _penalise(work, sequence, position, prompt, real, counts, vocab):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, PLR0913
+def _penalise(work: Floats, sequence: Ints, position: int, prompt: int, real: Doubles, counts: Ints) -> None:
     """`counts` is all zero before and after; while in use it holds occurrences among outputs, plus 1."""
     repetition = np.float32(real[REPETITION])
     for i in range(position):
@@ -129,7 +133,7 @@ def _penalise(work, sequence, position, prompt, real, counts, vocab):  # type: i
 
 
 @device
-def _draw(logits, position, real, integer, scratch, vocab):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, PLR0913
+def _draw(logits: Floats, position: int, real: Doubles, integer: Longs, scratch: Address, vocab: int) -> int:
     best = _argmax(logits, vocab)
     if real[TEMPERATURE] == 0.0:
         return best
@@ -160,7 +164,7 @@ def _draw(logits, position, real, integer, scratch, vocab):  # type: ignore[no-u
 
 
 @device
-def _candidates(weights, kept, floor, vocab):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def _candidates(weights: Floats, kept: Ints, floor: float, vocab: int) -> int:
     count = 0
     for token in range(vocab):
         kept[count] = token
@@ -169,19 +173,28 @@ def _candidates(weights, kept, floor, vocab):  # type: ignore[no-untyped-def]  #
 
 
 @device
-def _race(logits, weights, kept, count, best, seed, position, temperature):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, PLR0913
-    """argmax of logit / temperature + Gumbel noise over `kept` (empty: all), ties to the lowest id.
+def _race(
+    logits: Floats,
+    weights: Floats,
+    kept: Ints,
+    count: int,
+    best: int,
+    seed: np.uint64,
+    position: int,
+    temperature: float,
+) -> int:
+    """The argmax of logit / temperature + Gumbel noise over `kept` (empty: all), ties to the lowest id.
 
     With E = -log u the draw is the least E / weight, and E >= 1 - u: a token whose 1 - u is too large cannot win.
     """
     words = np.empty(4, np.uint64)
     top = np.float64(logits[best])
-    winner = np.int64(best)
+    winner = int(best)
     highest = _gumbel(seed, position, best, words)
     reach = math.exp(-highest) * _SLACK
-    block = np.int64(-1)
+    block = -1
     for i in range(count):
-        token = np.int64(kept[i]) if kept.size else np.int64(i)
+        token = int(kept[i]) if kept.size else int(i)
         bound = np.float64(weights[token]) * reach
         if bound < _SMALLEST_GAP or token == best:
             continue
@@ -196,59 +209,59 @@ def _race(logits, weights, kept, count, best, seed, position, temperature):  # t
             highest = score
             winner = token
             reach = math.exp(-highest) * _SLACK
-    return np.int32(winner)
+    return winner
 
 
 @device
-def _gumbel(seed, position, token, words):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-    _noise(seed, position, np.int64(token) >> 2, words)
+def _gumbel(seed: np.uint64, position: int, token: int, words: Words) -> float:
+    _noise(seed, position, int(token) >> 2, words)
     return -math.log(-math.log((np.float64(words[token & 3]) + 0.5) * 2.0**-32))
 
 
 @device
-def _noise(seed, position, block, words):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def _noise(seed: np.uint64, position: int, block: int, words: Words) -> None:
     mask = np.uint64(0xFFFFFFFF)
     philox(seed & mask, seed >> np.uint64(32), np.uint64(block), np.uint64(position), np.uint64(0), np.uint64(0), words)
 
 
 @fast_device
-def _highest(logits, count):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-    result = logits[0]
+def _highest(logits: Floats, count: int) -> np.float32:
+    result: np.float32 = logits[0]
     for i in range(count):
         result = max(result, logits[i])
     return result
 
 
 @device
-def _argmax(logits, count):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def _argmax(logits: Floats, count: int) -> int:
     """The lowest index of the largest."""
     highest = _highest(logits, count)
     for i in range(count):
         if logits[i] == highest:
-            return np.int32(i)
-    return np.int32(0)
+            return i
+    return 0
 
 
 @device
-def _weigh(logits, top, inverse_temperature, weights, count):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def _weigh(logits: Floats, top: np.float32, inverse_temperature: np.float32, weights: Floats, count: int) -> None:
     for i in range(count):
         weights[i] = exp((logits[i] - top) * inverse_temperature)
 
 
 @fast_device
-def _sum_of_exponentials(logits, top, count):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def _sum_of_exponentials(logits: Floats, top: np.float32, count: int) -> float:
     total = 0.0
     for start in range(0, count, 1024):
         part = np.float32(0.0)
         for i in range(start, min(count, start + 1024)):
             part += exp(logits[i] - top)
-        total += part
+        total += float(part)
     return total
 
 
 @device
-def _logprobs(raw, token, top, ids, values):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-    """log softmax of `token`; the `top` most likely ones, best first, ties by id, go to `ids` and `values`."""
+def _logprobs(raw: Floats, token: int, top: int, ids: Ints, values: Floats) -> np.float32:
+    """The log softmax of `token`; the `top` most likely ones, best first, ties by id, go to `ids` and `values`."""
     vocab = raw.size
     highest = _highest(raw, vocab)
     shift = np.float64(highest) + math.log(_sum_of_exponentials(raw, highest, vocab))

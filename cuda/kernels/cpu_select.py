@@ -1,13 +1,14 @@
+# ruff: noqa: PLR0913, PLR0917 - kernels take arrays and sizes one by one
 """The cut that top-k and top-p share: of items in order (logit down, index up), keep those before a budget is spent.
 
-Exact, without sorting the vocabulary: three passes over the bits of the logits find the value at the edge, a fourth shares
-out the ties there by index.
+Exact, without sorting the vocabulary: three passes over the bits of the logits find the value at the edge, a fourth
+shares out the ties there by index.
 """
 
 import numpy as np
 
 from cuda.kernels.cpu_jit import device
-from cuda.kernels.cpu_memory import bits_of_float
+from cuda.kernels.cpu_memory import Doubles, Floats, Ints, bits_of_float
 
 BINS = 2048
 """Of one pass; thread scratch holds that many float64."""
@@ -16,15 +17,15 @@ _SIGN, _ALL = np.uint32(0x80000000), np.uint32(0xFFFFFFFF)
 
 
 @device
-def order_key(value):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+def order_key(value: np.float32) -> np.uint32:
     """uint32 that orders like the float32; -0 and +0 tie."""
     bits = np.uint32(bits_of_float(value + np.float32(0.0)))
     return bits ^ (_ALL if bits & _SIGN else _SIGN)
 
 
 @device
-def cut(logits, weights, kept, count, budget, bins):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201, PLR0913
-    """Leave in `kept[:count]` (indexes, ascending) the items whose predecessors weigh less than `budget`; returns how many.
+def cut(logits: Floats, weights: Floats, kept: Ints, count: int, budget: float, bins: Doubles) -> int:
+    """Leave in `kept[:count]` (ascending indexes) the items whose predecessors weigh less than `budget`; their number.
 
     `weights` of length 0: each item weighs 1. The first item always stays.
     """
@@ -50,7 +51,17 @@ def cut(logits, weights, kept, count, budget, bins):  # type: ignore[no-untyped-
 
 
 @device
-def _fill(logits, weights, kept, count, prefix, depth, shift, width, bins):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, PLR0913
+def _fill(
+    logits: Floats,
+    weights: Floats,
+    kept: Ints,
+    count: int,
+    prefix: np.uint32,
+    depth: int,
+    shift: np.uint32,
+    width: int,
+    bins: Doubles,
+) -> None:
     bins[: 1 << width] = 0.0
     above = shift + np.uint32(width)
     mask = np.uint32((1 << width) - 1)
@@ -62,7 +73,7 @@ def _fill(logits, weights, kept, count, prefix, depth, shift, width, bins):  # t
 
 
 @device
-def _edge(bins, size, spent, budget):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def _edge(bins: Doubles, size: int, spent: float, budget: float) -> int:
     """The highest bin in which the budget runs out, else the lowest that weighs anything."""
     lowest = 0
     for offset in range(size):

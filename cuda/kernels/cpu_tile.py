@@ -1,9 +1,10 @@
-"""The inner loop of every matrix product on the CPU, written as LLVM vectors: a tile of rows times a panel of 32 columns.
+# ruff: noqa: ANN401, PLR0913, PLR0917 - values, types and builders are llvmlite's, which has no types
+"""The inner loop of every matrix product on the CPU, as LLVM vectors: a tile of rows times a panel of 32 columns.
 
-A weight [N, K] is kept as panels: panel p holds columns 32p … 32p + 31 of the output, k by k. For each k a tile reads the
-panel's 32 weights as two vectors, makes float32 of them in registers, and adds x[row, k] times them to two accumulators
-a row. So an output is the same chain of fused multiply-adds over k = 0 … K - 1 whatever tile its row falls into: results do
-not depend on the batch. Formats of a panel, for each k (and for each group of 32 k: `scales`):
+A weight [N, K] is kept as panels: panel p holds columns 32p … 32p + 31 of the output, k by k. For each k a tile reads
+the panel's 32 weights as two vectors, makes float32 of them in registers, and adds x[row, k] times them to two
+accumulators a row. So an output is the same chain of fused multiply-adds over k = 0 … K - 1 whatever tile its row
+falls into: results do not depend on the batch. Formats of a panel, for each k (and for each group of 32 k: `scales`):
 
     kind      panel                           scales of a group
     FLOAT32   32 x float32                    none
@@ -17,9 +18,10 @@ Loop bodies are generated, because a compiler keeps accumulators in registers on
 from collections.abc import Callable
 from typing import Any
 
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
-from numba.extending import intrinsic
+
+from cuda.kernels.cpu_jit import instruction
 
 FLOAT32, BFLOAT16, INT8, INT4 = 0, 1, 2, 3
 PANEL = 32
@@ -45,9 +47,9 @@ def make_tile(kind: int, rows: int) -> Callable[..., None]:
     Addresses and strides in bytes; `ldw` is used by FLOAT32 only. K is a multiple of 32 for INT8 and INT4.
     """
 
-    @intrinsic  # type: ignore[untyped-decorator]
-    def tile(_c: Any, _x: Any, _ldx: Any, _w: Any, _ldw: Any, _s: Any, _k: Any, _o: Any, _ldo: Any, _a: Any) -> Any:  # noqa: ANN401, PLR0913
-        def generate(context: Any, builder: Builder, _signature: Any, args: Any) -> Any:  # noqa: ANN401
+    @instruction
+    def tile(_c: Any, _x: Any, _ldx: Any, _w: Any, _ldw: Any, _s: Any, _k: Any, _o: Any, _ldo: Any, _a: Any) -> Any:
+        def generate(context: Any, builder: Builder, _signature: Any, args: Any) -> Any:
             x, ldx, w, ldw, scales, k, out, ldo, add = args
             sources = [builder.add(x, builder.mul(_int(row), ldx)) for row in range(rows)]
             targets = [
@@ -76,15 +78,15 @@ def make_tile(kind: int, rows: int) -> Callable[..., None]:
 
         return types.void(*[types.int64] * 9), generate
 
-    return tile  # type: ignore[no-any-return]
+    return tile
 
 
 def make_expand(kind: int) -> Callable[..., None]:
     """`expand(w, scales, k, out)`: a panel as FLOAT32, the same values that tiles use."""
 
-    @intrinsic  # type: ignore[untyped-decorator]
-    def expand(_c: Any, _w: Any, _s: Any, _k: Any, _o: Any) -> Any:  # noqa: ANN401
-        def generate(context: Any, builder: Builder, _signature: Any, args: Any) -> Any:  # noqa: ANN401
+    @instruction
+    def expand(_c: Any, _w: Any, _s: Any, _k: Any, _o: Any) -> Any:
+        def generate(context: Any, builder: Builder, _signature: Any, args: Any) -> Any:
             w, scales, k, out = args
 
             def body(at: Value, _sums: list[Value], group: list[Value]) -> list[Value]:
@@ -99,15 +101,15 @@ def make_expand(kind: int) -> Callable[..., None]:
 
         return types.void(*[types.int64] * 4), generate
 
-    return expand  # type: ignore[no-any-return]
+    return expand
 
 
 def make_transpose(kind: int) -> Callable[..., None]:
-    """`transpose(rows, offset, out, ldo)`: 16 values at `offset` bytes after each of 16 addresses, as columns of out."""
+    """`transpose(rows, offset, out, ldo)`: 16 values, `offset` bytes after each of 16 addresses, as columns of out."""
 
-    @intrinsic  # type: ignore[untyped-decorator]
-    def transpose(_c: Any, _rows: Any, _offset: Any, _out: Any, _ldo: Any) -> Any:  # noqa: ANN401
-        def generate(context: Any, builder: Builder, _signature: Any, args: Any) -> Any:  # noqa: ANN401
+    @instruction
+    def transpose(_c: Any, _rows: Any, _offset: Any, _out: Any, _ldo: Any) -> Any:
+        def generate(context: Any, builder: Builder, _signature: Any, args: Any) -> Any:
             rows, offset, out, ldo = args
             lines = []
             for row in range(_LANES):
@@ -129,10 +131,33 @@ def make_transpose(kind: int) -> Callable[..., None]:
 
         return types.void(*[types.int64] * 4), generate
 
-    return transpose  # type: ignore[no-any-return]
+    return transpose
 
 
-def _over_k(builder: Builder, kind: int, k: Value, scales: Value, start: list[Value], body: Any) -> list[Value]:  # noqa: ANN401, PLR0913
+def make_fold(vectors: int, *, largest: bool) -> Callable[[int], float]:
+    """`fold(at)`: the largest, or the sum, of 16 * `vectors` float32 at an address; always in the same order."""
+
+    @instruction
+    def fold(_c: Any, _at: Any) -> Any:
+        def generate(_context: Any, builder: Builder, _signature: Any, args: Any) -> Any:
+            def combine(first: Value, second: Value) -> Value:
+                if largest:
+                    return builder.select(builder.fcmp_ordered(">", first, second), first, second)
+                return builder.fadd(first, second)
+
+            total = _load(builder, args[0], _VECTOR, 4)
+            for index in range(1, vectors):
+                total = combine(total, _load(builder, _add(builder, args[0], 64 * index), _VECTOR, 4))
+            for step in (8, 4, 2, 1):
+                total = combine(total, _shuffle(builder, total, total, [(i + step) % _LANES for i in range(_LANES)]))
+            return builder.extract_element(total, _I32(0))
+
+        return types.float32(types.int64), generate
+
+    return fold
+
+
+def _over_k(builder: Builder, kind: int, k: Value, scales: Value, start: list[Value], body: Any) -> list[Value]:
     """Thread `start` through body(k, sums, group scales) for every k; quantised kinds group by group."""
     if kind not in _GROUP_BYTES:
         return _loop(builder, _int(0), k, 1, start, lambda at, sums: body(at, sums, []))
@@ -154,7 +179,7 @@ def _over_k(builder: Builder, kind: int, k: Value, scales: Value, start: list[Va
     return _loop(builder, _int(0), k, GROUP, start, group_body)
 
 
-def _loop(builder: Builder, first: Value, end: Value, step: int, start: list[Value], body: Any) -> list[Value]:  # noqa: ANN401, PLR0913
+def _loop(builder: Builder, first: Value, end: Value, step: int, start: list[Value], body: Any) -> list[Value]:
     """`for at in range(first, end, step): values = body(at, values)`, at least once."""
     before = builder.block
     inside = builder.append_basic_block("k.loop")
@@ -213,11 +238,11 @@ def _add(builder: Builder, value: Value, offset: int) -> Value:
     return builder.add(value, _int(offset))
 
 
-def _at(builder: Builder, at: Value, of: Any) -> Value:  # noqa: ANN401
+def _at(builder: Builder, at: Value, of: Any) -> Value:
     return builder.inttoptr(at, of.as_pointer())
 
 
-def _load(builder: Builder, at: Value, of: Any, align: int) -> Value:  # noqa: ANN401
+def _load(builder: Builder, at: Value, of: Any, align: int) -> Value:
     return builder.load(_at(builder, at, of), align=align)
 
 

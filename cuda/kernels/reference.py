@@ -26,13 +26,13 @@ def linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
 
 
 def rms_norm(x: Array, weight: Array, eps: float) -> Array:
-    """x / sqrt(mean(x²) + eps) * weight over the last axis (arXiv:1910.07467)."""
+    """X / sqrt(mean(x²) + eps) * weight over the last axis (arXiv:1910.07467)."""
     wide = x.astype(np.float64)
     return np.asarray(wide / np.sqrt(np.mean(wide * wide, axis=-1, keepdims=True) + eps) * weight)
 
 
 def rope(x: Array, positions: Array, frequencies: Array) -> Array:
-    """Rotate [T, heads, D] by position * frequency [D / 2]; halves are the pairs, as in transformers (arXiv:2104.09864)."""
+    """Rotate [T, heads, D] by position * frequency [D / 2]; halves are the pairs (arXiv:2104.09864)."""
     half = x.shape[-1] // 2
     angles = positions.astype(np.float64)[:, None] * frequencies.astype(np.float64)
     cosine, sine = np.cos(angles)[:, None, :], np.sin(angles)[:, None, :]
@@ -137,7 +137,7 @@ def kept_tokens(logits: Array, draw: Draw) -> Array:
         before = np.cumsum(weights) - weights
         order = order[(before < draw.top_p * weights.sum()) | (np.arange(len(order)) == 0)]
         weights = weights[: len(order)]
-    return order[weights >= draw.min_p]
+    return np.asarray(order[weights >= draw.min_p])
 
 
 def sample(logits: Array, prompt: Sequence[int], output: Sequence[int], draw: Draw) -> int:

@@ -1,8 +1,8 @@
 """The forward pass of every supported decoder, once, as a straight list of ops.
 
-`Ops` is what a device brings: it may compute at each call or write the calls down and run them later. Values flow through
-handles of the device's own making. What the batch is (tokens, positions, page tables, sampled rows) the ops know; nothing
-here depends on it. Read `cuda.devices.cpu_ops` for the CPU's ops.
+`Ops` is what a device brings: it may compute at each call or write the calls down and run them later. Values flow
+through handles of the device's own making. What the batch is (tokens, positions, page tables, sampled rows) the ops
+know; nothing here depends on it. Read `cuda.devices.cpu_ops` for the CPU's ops.
 """
 
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ Vector = TypeVar("Vector")
 """A norm's weight."""
 Matrix = TypeVar("Matrix")
 """A linear's weight and bias, as the device packs them."""
-_Vector = TypeVar("_Vector", contravariant=True)
-_Matrix = TypeVar("_Matrix", contravariant=True)
+Vector_contra = TypeVar("Vector_contra", contravariant=True)
+Matrix_contra = TypeVar("Matrix_contra", contravariant=True)
 
 
 @dataclass(frozen=True)
@@ -42,19 +42,21 @@ class DecoderWeights(Generic[Vector, Matrix]):
     lm_head: Matrix
 
 
-class Ops(Protocol[Buffer, _Vector, _Matrix]):
-    """What a device must bring. T tokens of the step, R sampled rows; each op's formula is in `cuda.kernels.reference`."""
+class Ops(Protocol[Buffer, Vector_contra, Matrix_contra]):
+    """What a device must bring; T tokens of the step, R sampled rows. Formulas are in `cuda.kernels.reference`."""
 
-    def embed(self, embedding: _Matrix) -> Buffer:
+    def embed(self, embedding: Matrix_contra) -> Buffer:
         """[T, E]: the residual stream."""
 
-    def add_rms_norm(self, residual: Buffer, delta: Buffer | None, weight: _Vector) -> Buffer:
+    def add_rms_norm(self, residual: Buffer, delta: Buffer | None, weight: Vector_contra) -> Buffer:
         """Add `delta` to `residual` in place; [T, E] normed."""
 
-    def linear(self, x: Buffer, weight: _Matrix) -> Buffer:
+    def linear(self, x: Buffer, weight: Matrix_contra) -> Buffer:
         """[T, out]; valid until the next call of `linear`."""
 
-    def rope_and_store(self, qkv: Buffer, layer_index: int, q_norm: _Vector | None, k_norm: _Vector | None) -> Buffer:
+    def rope_and_store(
+        self, qkv: Buffer, layer_index: int, q_norm: Vector_contra | None, k_norm: Vector_contra | None
+    ) -> Buffer:
         """Norm (if any) and rotate queries and keys, write keys and values to their pages; [T, H * D] queries."""
 
     def attention(self, queries: Buffer, layer_index: int) -> Buffer:

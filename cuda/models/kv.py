@@ -1,6 +1,6 @@
 """How large a KV pool is: bytes of a page, and how many pages a device takes when nobody said.
 
-Layout of one layer: `[page, 2, kv_head, slot, head_dim]`, keys before values; one allocation a layer, made by the device.
+Layout of a layer: `[page, 2, kv_head, slot, head_dim]`, keys before values; one allocation a layer, by the device.
 """
 
 from dataclasses import dataclass

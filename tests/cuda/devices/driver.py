@@ -1,4 +1,4 @@
-"""Plans steps by hand for one device: pages in scattered order, requests in slots, logits kept for every sampled token."""
+"""Plans steps by hand for one device: scattered pages, requests in slots, logits kept for every sampled token."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

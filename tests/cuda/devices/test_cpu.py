@@ -100,7 +100,7 @@ def test_logprobs_come_with_the_token_when_asked(driver: Driver) -> None:
     driver.start(0, PROMPT, sampling=sampling)
     row = driver.step([(0, 0, 70, True)])[0]
     assert row.logprob is not None
-    assert [top.token for top in row.logprob.top][0] == row.token == row.logprob.token
+    assert row.logprob.top[0].token == row.token == row.logprob.token
     logits = driver.device.logits[0].astype(np.float64)
     assert row.logprob.logprob == pytest.approx(
         logits.max() - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
@@ -111,7 +111,7 @@ def test_logprobs_come_with_the_token_when_asked(driver: Driver) -> None:
     assert bare.top == []
 
 
-def test_end_tokens_wait_for_min_tokens(folder: Path, driver: Driver) -> None:
+def test_end_tokens_wait_for_min_tokens(driver: Driver) -> None:
     bias = {2: 100.0}  # the model's end-of-sequence token
     sampling = SamplingParams(max_tokens=5, temperature=0, seed=0, logit_bias=bias, min_tokens=2)
     driver.start(0, PROMPT, sampling=sampling)

@@ -46,7 +46,8 @@ def _sample(cases: list[Case]) -> Sampled:
         sequence, draw = case.prompt + case.output, case.draw
         tokens[slot, : len(sequence)] = sequence
         reals[slot, :6] = (
-            draw.temperature, draw.top_p, draw.min_p, draw.presence_penalty, draw.frequency_penalty, draw.repetition_penalty,
+            draw.temperature, draw.top_p, draw.min_p,
+            draw.presence_penalty, draw.frequency_penalty, draw.repetition_penalty,
         )  # fmt: skip
         ids, values = np.array(list(draw.logit_bias), np.int32), np.array(list(draw.logit_bias.values()), np.float32)
         banned = np.array(draw.banned, np.int32)
@@ -60,10 +61,8 @@ def _sample(cases: list[Case]) -> Sampled:
     out, logprobs = aligned_zeros(rows, np.int32), aligned_zeros(rows, np.float32)
     top_ids, top_logprobs = aligned_zeros((rows, 20), np.int32), aligned_zeros((rows, 20), np.float32)
     slots = np.arange(rows, dtype=np.int32)
-    run_op(
-        SAMPLE, rows,
-        [logits, logits.strides[0], logits.shape[1], slots, lengths, tokens, 256, reals, integers, out, logprobs, top_ids, top_logprobs],
-    )  # fmt: skip
+    batch = [logits, logits.strides[0], logits.shape[1], slots, lengths, tokens, tokens.strides[0], reals, integers]
+    run_op(SAMPLE, rows, [*batch, out, logprobs, top_ids, top_logprobs])
     return Sampled(out.tolist(), logprobs, top_ids, top_logprobs, tokens[slots, lengths].tolist())
 
 
