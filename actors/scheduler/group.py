@@ -130,6 +130,7 @@ class Group:
             for page in request.pages:
                 held[page] = held.get(page, 0) + 1
         self.pool.check(held)
+        self.cache.check()
         slots = sorted([*self.free_slots, *self.decoding, *self.prefilling])
         if slots != list(range(self.max_rows)):
             raise AssertionError(f"row slots lost or doubled: {slots}")

@@ -76,6 +76,10 @@ class PagePool:
             del self._cached[page]
             self._free.append(page)
 
+    def is_kept(self, page: int) -> bool:
+        """Whether the prefix cache knows it."""
+        return bool(self._kept[page])
+
     def oldest_cached(self) -> int:
         """The page to give up next (StopIteration when none is cached)."""
         return next(iter(self._cached))

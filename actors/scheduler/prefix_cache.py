@@ -89,6 +89,14 @@ class PrefixCache:
         pages.reverse()
         return pages
 
+    def check(self) -> None:
+        """Stop the part unless every page with a meaning can be found from its root, and is kept by the pool."""
+        for page, node in enumerate(self._nodes):
+            if (node is not None) != self._pool.is_kept(page):
+                raise AssertionError(f"pool and prefix cache disagree whether page {page} means anything")
+            if node is not None and not (node.alive and node.page == page and _is_linked(node)):
+                raise AssertionError(f"page {page} cannot be found by its tokens")
+
     def _root(self, cache_salt: str) -> Node:
         root = self._roots.get(cache_salt)
         if root is None:
@@ -105,3 +113,7 @@ class PrefixCache:
             self._pool.forget(node.page)
             nodes.extend(node.children.values())
             node.children = {}  # no reference cycles, so that roots go at once
+
+
+def _is_linked(node: Node) -> bool:
+    return node.parent is not None and node.parent.alive and node.parent.children.get(node.key) is node

@@ -1,5 +1,7 @@
 import gc
 
+import pytest
+
 from actors.scheduler.pages import PagePool
 from actors.scheduler.prefix_cache import Node, PrefixCache
 
@@ -125,3 +127,13 @@ def test_salts_that_nobody_uses_are_forgotten() -> None:
         release(pool, pages)
     gc.collect()
     assert len(cache._roots) <= pool.num_pages
+
+
+def test_the_check_finds_a_page_that_lost_its_place() -> None:
+    _, cache = make()
+    node, _ = insert(cache, [1, 2, 3, 4])
+    cache.check()
+    assert node.parent is not None
+    del node.parent.children[node.key]
+    with pytest.raises(AssertionError, match="cannot be found"):
+        cache.check()
