@@ -149,7 +149,7 @@ class IngressActor(Actor[IngressInbox]):
             return
         self._status.is_draining = self._status.is_drained = True
         self._connections.close(GOING_AWAY, "the server is going away")
-        self._server.close(code=GOING_AWAY)
+        self._server.close()
         await self._wait_closed(self._server)
         self._connections.abort()
         await self._wait_closed(self._server)

@@ -7,7 +7,7 @@ from websockets.asyncio.server import ServerConnection
 
 from actors.ingress.client_socket import ClientSocket
 from actors.ingress.config import IngressConfig
-from actors.ingress.connection import GOING_AWAY, OVERLOADED, Connection
+from actors.ingress.connection import GOING_AWAY, INTERNAL, OVERLOADED, Connection
 from actors.ingress.desk import Desk
 from actors.ingress.sessions import new_session
 from protocol.model_info import ModelInfo
@@ -35,8 +35,11 @@ class Connections:
         if not isinstance(socket, ClientSocket):
             raise TypeError(f"a ClientSocket was expected, not {type(socket).__name__}")
         self._desk.metrics.count_open()
-        code = await self._run(socket)
-        self._desk.metrics.count_close(code)
+        code = INTERNAL
+        try:
+            code = await self._run(socket)
+        finally:
+            self._desk.metrics.count_close(code)
 
     def announce_drain(self, deadline_ms: int) -> None:
         """Tell every client."""

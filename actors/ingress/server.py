@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
+import structlog
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import WebSocketException
 from websockets.headers import parse_subprotocol
@@ -22,6 +23,8 @@ from actors.ingress.config import IngressConfig
 from actors.ingress.http import OPEN_PATHS, Pages, refuse
 from actors.ingress.origins import is_address_loopback, is_host_loopback, is_origin_allowed
 from protocol.wire import JSON_SUBPROTOCOL, MSGPACK_SUBPROTOCOL
+
+log = structlog.get_logger()
 
 STREAM_PATH = "/v1/stream"
 RESPONSES_PATH = "/v1/responses"
@@ -105,7 +108,7 @@ async def open_server(
         ping_interval=config.ping_interval_s,
         ping_timeout=config.ping_interval_s,
         close_timeout=config.close_timeout_s,
-        logger=_quiet_logger(),
+        logger=_careful_logger(),
     )
 
 
@@ -117,11 +120,19 @@ def _tls(config: IngressConfig) -> ssl.SSLContext | None:
     return context
 
 
-def _quiet_logger() -> logging.Logger:
-    """At debug level websockets logs whole frames, which are prompts."""
+def _careful_logger() -> logging.Logger:
+    """Only errors, and of those only what and which: at debug level websockets logs whole frames, which are prompts."""
     logger = logging.getLogger("actors.ingress.websockets")
-    logger.setLevel(logging.CRITICAL)
+    logger.setLevel(logging.ERROR)
+    logger.propagate = False
+    logger.handlers = [_Forwarder()]
     return logger
+
+
+class _Forwarder(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        kind = record.exc_info[0] if record.exc_info else None
+        log.error("websocket server", problem=record.getMessage(), error=kind.__name__ if kind else None)
 
 
 def _unauthorized() -> Response:

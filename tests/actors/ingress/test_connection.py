@@ -220,6 +220,22 @@ async def test_a_failing_connection_is_closed_with_1011_and_others_go_on(
     assert (await hear(client))["type"] == "pong"
 
 
+async def test_a_connection_that_cannot_begin_is_logged_and_closed(
+    server: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def explode(*_: object) -> None:
+        raise ZeroDivisionError("private")
+
+    monkeypatch.setattr("actors.ingress.connections.new_session", explode)
+    async with server.connect() as broken:
+        assert await _close_code(broken) == 1011
+    await _until_idle(server)
+    logged = "".join(capsys.readouterr())
+    assert "ZeroDivisionError" in logged
+    assert "private" not in logged
+    assert 'tokenstage_ws_connections{model_name="bytes"} 0' in (await server.get("/metrics"))[2].decode()
+
+
 async def test_a_connection_that_fails_while_tokens_are_sent_takes_no_other_with_it(
     server: Served, client: ClientConnection, scheduler: ScriptedScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
