@@ -12,9 +12,12 @@ import multiprocessing
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import psutil
+import structlog
 import uvloop
 
 from actors.refs import CAPACITIES, dialect_of, ref_to, socket_of
@@ -68,11 +71,13 @@ class Pusher(Actor[SchedulerInbox]):
         self._sent = 0
         self._received = 0
         self._began = 0.0
+        self.began = asyncio.Event()
         self.seconds: asyncio.Future[float] = asyncio.get_running_loop().create_future()
 
     async def receive(self, message: SchedulerInbox) -> None:
         match message:
             case WorkerReady():
+                self.began.set()
                 self._began = time.perf_counter()
                 for _ in range(self._in_flight):
                     await self._push()
@@ -91,14 +96,25 @@ class Pusher(Actor[SchedulerInbox]):
         self._sent += 1
 
 
-async def in_one_process(pusher: Pusher, step_s: float) -> float:
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of the whole run."""
+
+    wall_s: float
+    cpu_s: float
+    """Of all processes: what it costs on a machine where others compute too."""
+
+
+async def in_one_process(pusher: Pusher, step_s: float) -> Cost:
     async with LocalSystem() as system:
         scheduler = system.start(pusher, name="scheduler")
         pusher.worker = system.start(WorkerActor(CONFIG, lambda: IdleDevice(step_s), scheduler), name="worker:0")
-        return await pusher.seconds
+        before = time.process_time()
+        wall_s = await pusher.seconds
+        return Cost(wall_s, time.process_time() - before)
 
 
-async def across_processes(pusher: Pusher, step_s: float) -> float:
+async def across_processes(pusher: Pusher, step_s: float) -> Cost:
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder)
         dialect = dialect_of(print)
@@ -109,13 +125,21 @@ async def across_processes(pusher: Pusher, step_s: float) -> float:
         runner = Runner(pusher, name="scheduler", capacity=CAPACITIES["scheduler"])
         async with serve_mailbox(runner.mailbox, socket_of(run_dir, "scheduler"), SchedulerInbox):
             running = asyncio.create_task(runner.run())
-            seconds = await pusher.seconds
+            await pusher.began.wait()
+            before = time.process_time() + cpu_s(worker.pid)
+            wall_s = await pusher.seconds
+            spent = time.process_time() + cpu_s(worker.pid) - before
             running.cancel()
             await asyncio.wait([running])
         await ref.close()
         worker.kill()
         worker.join()
-        return seconds
+        return Cost(wall_s, spent)
+
+
+def cpu_s(pid: int | None) -> float:
+    times = psutil.Process(pid).cpu_times()
+    return float(times.user + times.system)
 
 
 def be_worker(run_dir: Path, step_s: float) -> None:
@@ -129,13 +153,17 @@ def be_worker(run_dir: Path, step_s: float) -> None:
 
 
 async def measure(arguments: argparse.Namespace) -> None:
-    print(f"{arguments.rows} rows, {arguments.steps} steps, device {arguments.step_ms} ms; microseconds a step beside it")
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
+    print(
+        f"{arguments.rows} rows, {arguments.steps} steps, device {arguments.step_ms} ms; microseconds a step beside it"
+    )
     for place in (in_one_process, across_processes):
         for in_flight in (1, 2):
             pusher = Pusher(arguments.rows, arguments.steps, in_flight)
-            seconds = await place(pusher, arguments.step_ms / 1000)
-            cost = 1e6 * seconds / arguments.steps - 1000 * arguments.step_ms
-            print(f"{place.__name__:18} {in_flight} in flight: {cost:7.1f}")
+            cost = await place(pusher, arguments.step_ms / 1000)
+            wall_us = 1e6 * cost.wall_s / arguments.steps - 1000 * arguments.step_ms
+            cpu_us = 1e6 * cost.cpu_s / arguments.steps
+            print(f"{place.__name__:18} {in_flight} in flight: {wall_us:7.1f} wall {cpu_us:7.1f} CPU")
 
 
 def main() -> None:
