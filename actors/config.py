@@ -122,6 +122,8 @@ def _refuse_contradictions(values: Mapping[str, Any]) -> None:
     if values["step_tokens"] is not None and values["step_tokens"] < values["page_size"]:
         least = values["page_size"]
         raise ConfigError(f"--step-tokens: {values['step_tokens']} is less than one page; use {least} or more")
+    if values["ready_file"] is not None and not Path(values["ready_file"]).resolve().parent.is_dir():
+        raise ConfigError(f"--ready-file: no folder to hold {values['ready_file']}; create it first")
     if (values["ssl_certfile"] is None) != (values["ssl_keyfile"] is None):
         raise ConfigError("--ssl-certfile: needs --ssl-keyfile and the other way round; give both")
     for name in ("ssl_certfile", "ssl_keyfile"):

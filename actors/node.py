@@ -18,6 +18,7 @@ from actors.settings import ConfigError
 from actors.supervision import Supervision
 
 EXIT_USAGE = 2
+MAX_TEMP_PATH = 72
 
 
 def main() -> None:
@@ -27,6 +28,8 @@ def main() -> None:
     except ConfigError as error:
         sys.stderr.write(f"tokenstage: {error}\n")
         sys.exit(EXIT_USAGE)
+    except KeyboardInterrupt:
+        sys.exit(1)  # before anybody could be served
 
 
 def _main(arguments: list[str]) -> int:
@@ -40,8 +43,14 @@ def _main(arguments: list[str]) -> int:
 def _serve(config: NodeConfig) -> int:
     configure_logging(config.log_level, config.log_format, "node")
     model = load_model(config)
-    with open_listener(config) as listener, tempfile.TemporaryDirectory(prefix="tokenstage-") as run_dir:
+    with open_listener(config) as listener, _private_folder() as run_dir:
         return run(Supervision(config, model, listener, Path(run_dir)).run(), config.loop)
+
+
+def _private_folder() -> "tempfile.TemporaryDirectory[str]":
+    """Make the run directory (0700), where the path of a socket still fits into 108 bytes."""
+    is_short = len(os.fsencode(tempfile.gettempdir())) <= MAX_TEMP_PATH
+    return tempfile.TemporaryDirectory(prefix="tokenstage-", dir=None if is_short else "/tmp")  # noqa: S108 - 0700
 
 
 if __name__ == "__main__":

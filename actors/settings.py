@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from actors.units import amount, choice, count, flag, port, seconds, size, text
+from actors.units import amount, choice, count, flag, message_size, port, seconds, size, text
 
 ENVIRONMENT_PREFIX = "TOKENSTAGE_"
 CLIENT_VARIABLES = ("TOKENSTAGE_URL", "TOKENSTAGE_CLIENT_")
@@ -72,7 +72,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("allowed-origin", text, (), "origin of pages that may connect; repeatable [same origin]", repeats=True),
     Setting("ssl-certfile", text, None, "TLS certificate chain, PEM"),
     Setting("ssl-keyfile", text, None, "TLS key, PEM"),
-    Setting("max-message-bytes", size, 8 * 2**20, "largest message a client may send"),
+    Setting("max-message-bytes", message_size, 8 * 2**20, "largest message a client may send"),
     Setting("resume-ttl", seconds, 60.0, "how long a dropped stream can be resumed"),
     Setting("drain-timeout", seconds, 30.0, "how long running requests may go on after SIGTERM"),
     Setting("loop", choice("uvloop", "asyncio"), "uvloop", "event loop"),

@@ -1,12 +1,12 @@
 """What the node tells each child process about itself: its own configuration made into those of the parts."""
 
-import os
 from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Struct
 
 from actors.config import NodeConfig
+from actors.cores import usable_cores
 from actors.ingress.config import IngressConfig
 from actors.scheduler.config import SchedulerConfig
 from actors.worker.config import WorkerConfig
@@ -84,9 +84,9 @@ def ingress_config(config: NodeConfig) -> IngressConfig:
     )
 
 
-def worker_configs(config: NodeConfig, model: ModelInfo) -> list[WorkerConfig]:
+def worker_configs(config: NodeConfig, model: ModelInfo, num_cores: int | None = None) -> list[WorkerConfig]:
     """Return each worker's part, in the order of `config.devices`; CPU workers share the cores evenly."""
-    num_threads = max(1, len(os.sched_getaffinity(0)) // len(config.devices))
+    num_threads = max(1, (num_cores or usable_cores()) // len(config.devices))
     return [
         WorkerConfig(
             index=index,

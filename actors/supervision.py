@@ -79,6 +79,7 @@ class Supervision:
         loop = asyncio.get_running_loop()
         for handled in HANDED_SIGNALS:
             loop.add_signal_handler(handled, self._events.put_nowait, handled)
+        self._remove_ready_file()  # of an earlier node that was killed
         async with self._children:
             try:
                 return await self._live()
@@ -206,5 +207,5 @@ class Supervision:
             await ref.close()
 
     def _remove_ready_file(self) -> None:
-        if self._is_ready and self._config.ready_file is not None:
+        if self._config.ready_file is not None:
             Path(self._config.ready_file).unlink(missing_ok=True)

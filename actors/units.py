@@ -9,6 +9,8 @@ from protocol.bounds import MAX_INT31
 SIZES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 SIZES |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 TIMES = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+MAX_SIZE = 2.0**50
+MAX_TIME = 1e6
 TRUE = frozenset({"1", "true", "on", "yes"})
 FALSE = frozenset({"0", "false", "off", "no"})
 
@@ -46,12 +48,20 @@ port = count(0, 65535)
 
 def size(given: str) -> int:
     """Bytes: `1048576`, `2GiB`, `500MB`."""
-    return int(_with_unit(given, SIZES, "a size such as 512MiB or 2GiB"))
+    return int(_with_unit(given, SIZES, MAX_SIZE, "a size such as 512MiB or 2GiB"))
+
+
+def message_size(given: str) -> int:
+    """Bytes of one client message: 1 KiB to 1 GiB."""
+    num_bytes = size(given)
+    if not 2**10 <= num_bytes <= 2**30:
+        raise ValueError(f"{given!r} is out of range; use a size from 1KiB to 1GiB")
+    return num_bytes
 
 
 def seconds(given: str) -> float:
     """Seconds: `30`, `1.5s`, `500ms`, `2m`."""
-    return _with_unit(given, TIMES, "a time such as 30s, 500ms or 2m")
+    return _with_unit(given, TIMES, MAX_TIME, "a time such as 30s, 500ms or 2m")
 
 
 def choice(*choices: str) -> Callable[[str], str]:
@@ -74,11 +84,11 @@ def amount(absent: str, read_present: Callable[[str], Any]) -> Callable[[str], A
     return read
 
 
-def _with_unit(given: str, units: Mapping[str, float], right: str) -> float:
+def _with_unit(given: str, units: Mapping[str, float], most: float, right: str) -> float:
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)", given)
     if match is None or match[2].lower() not in units:
         raise ValueError(f"{given!r} is not {right}")
     value = float(match[1]) * units[match[2].lower()]
-    if not 0 < value <= 2**62:
+    if not 0 < value <= most:
         raise ValueError(f"{given!r} is out of range; use {right}")
     return value

@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 from cuda.devices.device import DeviceConfig
-from protocol.bounds import Count, PositiveCount
+from protocol.bounds import Count, PositiveCount, Sequence63
 
 
 class WorkerConfig(Struct, frozen=True, kw_only=True):
@@ -23,7 +23,7 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
     dtype: str = "auto"
     page_size: PositiveCount = 16
     num_pages: PositiveCount | None = None
-    kv_memory: PositiveCount | None = None
+    kv_memory: Sequence63 | None = None
     """Bytes of the KV pool; with `num_pages` None too, the device sizes its pool from free memory."""
     max_running: PositiveCount = 256
     max_model_len: PositiveCount

@@ -1,0 +1,65 @@
+"""What the node tells its children survives the way to them, for any settings that it accepts."""
+
+import msgspec
+import pytest
+
+from actors.config import resolve
+from actors.specs import (
+    AnySpec,
+    IngressSpec,
+    Place,
+    SchedulerSpec,
+    WorkerSpec,
+    environment_of,
+    ingress_config,
+    scheduler_config,
+    worker_configs,
+)
+from protocol.model_info import ModelInfo
+
+MODEL = ModelInfo(name="m", folder="/m", vocab_size=10, max_model_len=100, eos_token_ids=(1,))
+PLACE = Place("/run/x", 1, "uvloop", "info", "json")
+EXTREMES = (
+    ["--kv-memory", "900GiB", "--max-message-bytes", "1GiB", "--resume-ttl", "24h", "--drain-timeout", "24h"],
+    [
+        "--num-pages",
+        "2147483647",
+        "--max-running",
+        "4096",
+        "--step-tokens",
+        "2147483647",
+        "--max-waiting",
+        "2147483647",
+    ],
+    ["--max-running", "1", "--page-size", "1", "--step-tokens", "1", "--max-message-bytes", "1024", "--api-key", "k"],
+)
+
+
+@pytest.mark.parametrize("flags", EXTREMES)
+def test_every_accepted_setting_reaches_the_children(flags: list[str]) -> None:
+    config = resolve(flags, {}).config
+    specs = (
+        SchedulerSpec(PLACE, scheduler_config(config), MODEL, 1),
+        IngressSpec(PLACE, ingress_config(config), MODEL, 1, 7),
+        *(WorkerSpec(PLACE, worker) for worker in worker_configs(config, MODEL)),
+    )
+    for spec in specs:
+        assert msgspec.msgpack.decode(msgspec.msgpack.encode(spec), type=AnySpec) == spec
+
+
+def test_workers_share_the_cores_and_each_has_its_group() -> None:
+    config = resolve(["--topology", "mixed=cpu:0;mixed=cpu:1"], {}).config
+    workers = worker_configs(config, MODEL, num_cores=5)
+    assert [(worker.index, worker.group, worker.device, worker.num_threads) for worker in workers] == [
+        (0, "0", "cpu:0", 2),
+        (1, "1", "cpu:1", 2),
+    ]
+    assert [worker.num_threads for worker in worker_configs(config, MODEL, num_cores=1)] == [1, 1]
+
+
+def test_a_worker_does_not_spin_for_work_and_asks_no_hub() -> None:
+    worker = worker_configs(resolve([], {}).config, MODEL, num_cores=3)[0]
+    environment = environment_of(worker)
+    assert environment["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert environment["OMP_NUM_THREADS"] == "3"
+    assert environment["HF_HUB_OFFLINE"] == "1"
