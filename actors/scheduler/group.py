@@ -58,6 +58,8 @@ class Group:
         """When it was last asked for a step while idle, or answered one."""
         self.num_waiting_tokens = 0
         """Known tokens of the requests that wait, held back ones included."""
+        self.num_new = 0
+        """Requests that began to wait since the latest plan."""
         self.num_preemptions = 0
 
     @property
@@ -70,6 +72,11 @@ class Group:
         """Queued and held back."""
         return len(self.queue) + self.hold_back.num_parked
 
+    @property
+    def num_delayed(self) -> int:
+        """Waiting requests that the next plan has no free slot for, or that an earlier plan left waiting."""
+        return max(0, self.num_waiting - min(self.num_new, len(self.free_slots)))
+
     def running(self) -> list[Request]:
         """Everyone who holds a slot."""
         return [*self.decoding.values(), *self.prefilling.values()]
@@ -78,6 +85,7 @@ class Group:
         """Let it wait for admission, at its place."""
         request.state = State.WAITING
         self.num_waiting_tokens += len(request.tokens)
+        self.num_new += 1
         self.queue.push(request)
 
     def discard(self, request: Request) -> None:

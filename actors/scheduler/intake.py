@@ -18,7 +18,7 @@ from protocol.model_info import ModelInfo
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What waits already: requests, their tokens, and how long until there is room (milliseconds)."""
+    """What waits already: requests the next plan has no slot for, all tokens, and milliseconds until there is room."""
 
     num_requests: int
     num_tokens: int
@@ -36,7 +36,7 @@ def check(message: Submit, config: SchedulerConfig, model: ModelInfo, max_model_
             f"{waiting.num_requests} requests are waiting; limit is {config.max_waiting}",
             retry_after_ms=waiting.retry_after_ms,
         )
-    if waiting.num_requests and waiting.num_tokens + num_tokens > config.max_waiting_tokens:
+    if waiting.num_tokens and waiting.num_tokens + num_tokens > config.max_waiting_tokens:
         raise RequestError(
             "overloaded",
             f"{waiting.num_tokens} tokens are waiting, this request has {num_tokens}; "

@@ -27,6 +27,7 @@ def plan_step(group: Group, now: float) -> StepPlan | None:
     if not preempted:
         prefill.admit_waiting(now)
     prefill.publish()
+    group.num_new = 0
     if not rows:
         return None
     load = StepLoad(num_decode_rows, prefill.num_tokens, num_kv_tokens + prefill.num_kv_tokens)

@@ -229,7 +229,7 @@ class Scheduler:
 
     def _waiting(self) -> intake.Waiting:
         num_tokens = sum(group.num_waiting_tokens for group in self.groups.values())
-        num_requests = max(self.num_waiting, len(self.paused))
+        num_requests = max(sum(group.num_delayed for group in self.groups.values()), len(self.paused))
         excess = max(1, num_requests - self.config.max_waiting + 1)
         return intake.Waiting(num_requests, num_tokens, self._pace.retry_after_ms(excess))
 

@@ -57,15 +57,25 @@ def test_tokens_out_of_the_vocabulary_and_empty_prompts_are_refused() -> None:
 
 
 def test_a_full_queue_refuses_with_a_hint() -> None:
-    rig = Rig(make_config(max_waiting=2))
-    for _ in range(3):
-        rig.submit(PROMPT)
-    refused = failure(rig, 3)
+    rig = Rig(make_config(max_running=1, max_waiting=2))
+    for _ in range(4):
+        rig.submit(PROMPT)  # the first has a slot as good as certain, two may wait
+    refused = failure(rig, 4)
     assert refused.code == "overloaded"
     assert refused.retry_after_ms is not None
     assert refused.retry_after_ms > 0
     rig.run()
     rig.check_idle()
+
+
+def test_who_was_left_waiting_by_a_plan_is_no_newcomer() -> None:
+    rig = Rig(make_config(max_running=2, max_waiting=1), num_pages=8, page_size=4)
+    rig.submit(list(range(10, 30)), max_tokens=4, ignore_eos=True)
+    rig.plan()
+    rig.submit(list(range(50, 70)), max_tokens=1)  # a slot is free, pages are not
+    rig.step()
+    rig.submit([5], max_tokens=1)
+    assert failure(rig, 3).code == "overloaded"
 
 
 def test_too_many_waiting_tokens_are_refused_but_never_a_lone_request() -> None:
