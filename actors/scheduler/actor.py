@@ -113,7 +113,7 @@ class SchedulerActor(Actor[SchedulerInbox]):
             raise self._failure
 
     async def _send_plans(self) -> None:
-        for index in self._scheduler.groups:
+        for index in list(self._scheduler.groups):  # messages are received while a plan is told
             while self._failure is None and self._is_due(index):
                 plan = self._scheduler.plan(index, self._clock.now())
                 if plan is None:
