@@ -101,7 +101,7 @@ class RequestAccepted(Message, frozen=True):
     request: Sequence63
 
 
-class TokenDelta(Struct, frozen=True, array_like=True):
+class TokenDelta(Struct, frozen=True, array_like=True, gc=False):
     """Output tokens of one request, index of the first among its outputs."""
 
     request: Sequence63

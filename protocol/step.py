@@ -8,6 +8,8 @@ A worker keeps a table of *row slots* (`0 <= slot < max_running`). A slot holds 
 
 So a decode row is `StepRow(slot, start=n, count=1)` whether or not the scheduler has seen token n yet: the placeholder
 of the overlapped schedule is filled on the device. Steps are executed in order; nothing here has a clock.
+
+`gc=False`: made by the hundred in every step and never part of a cycle, so the collector need not look at them.
 """
 
 from msgspec import Struct
@@ -30,7 +32,7 @@ class RowStart(Struct, frozen=True, array_like=True):
     """With `seed` set."""
 
 
-class StepRow(Struct, frozen=True, array_like=True):
+class StepRow(Struct, frozen=True, array_like=True, gc=False):
     """Compute tokens [start, start + count) of a slot; KV goes to its page table at the same positions."""
 
     slot: Count
@@ -72,7 +74,7 @@ class TokenLogprob(Struct, frozen=True, array_like=True):
     top: list[TopLogprob] = []
 
 
-class SampledRow(Struct, frozen=True, array_like=True):
+class SampledRow(Struct, frozen=True, array_like=True, gc=False):
     """The token sampled for one row with `samples` set. Stale answers are told apart by (request, incarnation)."""
 
     slot: Count
