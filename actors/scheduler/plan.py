@@ -19,13 +19,12 @@ def plan_step(group: Group, now: float) -> StepPlan | None:
     """The next step; None when there is nothing to compute or enough is in flight."""
     if len(group.in_flight) >= group.max_in_flight:
         return None
-    preempted = make_room(group)
+    make_room(group)
     rows, num_kv_tokens = _decode_rows(group)
     num_decode_rows = len(rows)
     prefill = _Prefill(group, rows, group.config.step_tokens - num_decode_rows)
     prefill.go_on()
-    if not preempted:
-        prefill.admit_waiting(now)
+    prefill.admit_waiting(now)
     prefill.publish()
     group.num_new = 0
     if not rows:

@@ -8,18 +8,15 @@ from actors.scheduler.group import Group
 from actors.scheduler.request import Request
 
 
-def make_room(group: Group) -> bool:
-    """Whether anybody had to go."""
+def make_room(group: Group) -> None:
+    """Preempt as few as it takes."""
     if len(group.decoding) <= group.pool.num_available:
-        return False  # even if all wanted a page
+        return  # even if all wanted a page
     wanting = {request for request in group.decoding.values() if wants_page(request)}
-    preempted = False
     while len(wanting) > group.pool.num_available:
         victim = _victim(group, wanting)
         wanting.discard(victim)
         _preempt(group, victim)
-        preempted = True
-    return preempted
 
 
 def wants_page(request: Request) -> bool:

@@ -17,8 +17,8 @@ MODEL = ModelInfo(name="m", folder="", vocab_size=100, max_model_len=64, eos_tok
 
 
 def test_who_arrives_during_a_long_step_is_in_the_next_one() -> None:
-    async def main() -> list[list[int]]:
-        plans: list[list[int]] = []
+    async def main() -> tuple[float, list[int]]:
+        plans: list[tuple[float, list[int]]] = []
         async with LocalSystem() as system:
             worker = SlowWorker(plans)
             worker_ref = system.start(worker, name="worker:0")
@@ -30,11 +30,15 @@ def test_who_arrives_during_a_long_step_is_in_the_next_one() -> None:
             await scheduler.tell(Submit(request=1, prompt_tokens=[5], sampling=SamplingParams(max_tokens=40)))
             await asyncio.sleep(SlowWorker.step_s * 20.5)  # steps are predictable by now
             plans.clear()
+            submitted_at = asyncio.get_running_loop().time()
             await scheduler.tell(Submit(request=2, prompt_tokens=[5], sampling=SamplingParams(max_tokens=1)))
             await asyncio.sleep(SlowWorker.step_s)
-        return plans
+        planned_at, counts = plans[0]
+        return planned_at - submitted_at, counts
 
-    assert run_virtual(main(), 0)[0] == [1, 1]
+    waited_s, counts = run_virtual(main(), 0)
+    assert counts == [1, 1]
+    assert waited_s < 0.4 * SlowWorker.step_s  # the running step has half of its time left
 
 
 class Sink(Actor[Any]):
@@ -47,7 +51,7 @@ class SlowWorker(Actor[Any]):
 
     step_s = 0.1
 
-    def __init__(self, plans: list[list[int]]) -> None:
+    def __init__(self, plans: list[tuple[float, list[int]]]) -> None:
         self.scheduler: LocalRef[SchedulerInbox] | None = None
         self._plans = plans
         self._waiting: asyncio.Queue[StepPlan] = asyncio.Queue()
@@ -58,7 +62,7 @@ class SlowWorker(Actor[Any]):
 
     async def receive(self, message: Any) -> None:
         assert isinstance(message, ExecuteStep)
-        self._plans.append([row.count for row in message.plan.rows])
+        self._plans.append((asyncio.get_running_loop().time(), [row.count for row in message.plan.rows]))
         self._waiting.put_nowait(message.plan)
 
     async def _run(self) -> None:
