@@ -28,6 +28,9 @@ POLICY = 1008
 INTERNAL = 1011
 OVERLOADED = 1013
 
+MAX_WRITE_BYTES = 256 * 1024
+"""About what streams give for one write, after which the socket is asked whether it takes more."""
+
 
 class Connection:
     """Lives as long as its socket; `run` is its whole life."""
@@ -101,7 +104,6 @@ class Connection:
 
     def flush(self) -> None:
         """Send what is due, in one write unless much has waited; nothing while the client does not keep up."""
-        self._is_dirty = False
         while not self._is_stalled():
             self._take_news()
             frames = self._session.take_frames()
@@ -112,6 +114,7 @@ class Connection:
 
     def _flush_due(self) -> None:
         """What breaks here is this connection's affair, not that of whoever flushes all of them."""
+        self._is_dirty = False
         try:
             self.flush()
         except Exception as error:  # noqa: BLE001 - as in `run`
@@ -123,9 +126,11 @@ class Connection:
         self.close(INTERNAL, "internal error")
 
     def _take_news(self) -> None:
-        """Events of streams to the session. The end of one request may let the next of its lane begin."""
+        """Events of streams to the session, about as much as makes one write; the streams left come first next time."""
         news, self._news = self._news, []
-        for stream in news:
+        size = 0
+        for position, stream in enumerate(news, 1):
+            size += stream.backlog_bytes
             for event in stream.take_events():
                 self._session.send_event(event)
             if stream.has_news:
@@ -133,6 +138,9 @@ class Connection:
             elif stream.has_ended:
                 self._orders.streams.pop(stream.client_id, None)
                 self._orders.collect()
+            if size > MAX_WRITE_BYTES:
+                self._news = news[position:] + self._news
+                break
         if self._orders.are_left:
             self._writer_due.set()
 
@@ -151,6 +159,7 @@ class Connection:
         self._writer_due.set()
         if sum(stream.backlog_bytes for stream in self._news) > self._config.max_backlog_bytes:
             self._drop()
+        self._soil()  # what waits grows with every tick: look again
         return True
 
     async def _read(self) -> None:

@@ -39,6 +39,7 @@ class Stream:
         "_ready",
         "_terminal",
         "_text",
+        "_token_bytes",
         "client_id",
         "credit_due",
         "has_news",
@@ -63,6 +64,8 @@ class Stream:
         """Granted by the client before the scheduler has accepted the request."""
         self._text = text
         self._logprobs: list[TokenLogprob] = []
+        num_logprobs = 0 if submit.sampling.logprobs is None else 1 + submit.sampling.logprobs
+        self._token_bytes = TOKEN_BYTES + LOGPROB_BYTES * num_logprobs
         self._num_sent = 0
         self._num_ready = 0
         self._ready: list[Piece] = []
@@ -81,9 +84,7 @@ class Stream:
     @property
     def backlog_bytes(self) -> int:
         """About what occupies memory until it is taken."""
-        num_logprobs = self.submit.sampling.logprobs
-        size = TOKEN_BYTES if num_logprobs is None else TOKEN_BYTES + LOGPROB_BYTES * (1 + num_logprobs)
-        return (len(self.tokens) - self._num_sent) * size
+        return (len(self.tokens) - self._num_sent) * self._token_bytes
 
     def listen(self, on_news: "Callable[[Stream], None] | None") -> None:
         """`on_news` is called when there is something to take, once until it is taken; None: nobody listens."""

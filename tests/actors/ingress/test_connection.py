@@ -109,7 +109,7 @@ async def test_a_client_that_never_reads_is_dropped_at_its_deadline_and_others_g
     clock = VirtualClock()
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    config = IngressConfig(write_buffer_bytes=4096, send_timeout_s=10, close_timeout_s=0.5)
+    config = IngressConfig(write_buffer_bytes=4096, send_timeout_s=10, max_backlog_bytes=1 << 30, close_timeout_s=0.5)
     async with served(model, config, clock, listener) as server, server.connect() as reader:
         scheduler = server.scheduler
         await say(reader, "generate", id="good", prompt="p")
@@ -168,10 +168,15 @@ async def test_a_client_whose_backlog_is_too_big_is_dropped_before_its_deadline(
     async with served(model, config, VirtualClock(), listener) as server:
         deaf = await _deaf_client(server.port)
         submit = await server.scheduler.accept()
-        while server.scheduler.told.empty():
+        (connection,) = server.actor._connections._open
+        while connection._socket.is_writable:
+            await server.scheduler.emit(submit, "y" * 1000)
+            await server.ingress.ask(GetHealth(), timeout_s=5)
+        for _ in range(20):  # 4 MB of backlog, if nobody minds
             await server.scheduler.emit(submit, "y" * 1000)
             await server.ingress.ask(GetHealth(), timeout_s=5)
         assert await server.scheduler.next(CancelRequest) == CancelRequest(submit.request)
+        assert len(server.actor._connections) == 0
         deaf.close()
 
 
