@@ -70,6 +70,7 @@ class LiveRequests:
         if stream.is_accepted and not stream.credit_due:
             self._post(stream)
         stream.credit_due = min(stream.credit_due + tokens, MAX_INT31)
+        stream.credit_length += tokens
 
     def accept(self, request: int) -> None:
         """The scheduler has queued it: what was held back for it can go."""
@@ -88,8 +89,13 @@ class LiveRequests:
         streams = self._streams
         for delta in deltas:
             stream = streams.get(delta.request)
-            if stream is not None and stream.push(delta):
+            if stream is None:
+                continue
+            if stream.push(delta):
                 self._post(StopRequest(delta.request))
+            elif missing := stream.credit_missing:
+                stream.credit_advanced += missing
+                self.grant(stream, missing)
 
     def finish(self, message: RequestFinished) -> None:
         """Terminal event."""

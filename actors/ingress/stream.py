@@ -41,7 +41,9 @@ class Stream:
         "_text",
         "_token_bytes",
         "client_id",
+        "credit_advanced",
         "credit_due",
+        "credit_length",
         "has_news",
         "is_accepted",
         "is_cancelled",
@@ -61,7 +63,11 @@ class Stream:
         self.is_accepted = False
         self.is_cancelled = False
         self.credit_due = 0
-        """Granted by the client before the scheduler has accepted the request."""
+        """Granted, and not yet told to the scheduler."""
+        self.credit_length = len(submit.output_tokens) + submit.credit
+        """Output tokens the scheduler may emit."""
+        self.credit_advanced = 0
+        """Of these, granted for tokens that were held back when the client's credit was used up."""
         self._text = text
         self._logprobs: list[TokenLogprob] = []
         num_logprobs = 0 if submit.sampling.logprobs is None else 1 + submit.sampling.logprobs
@@ -85,6 +91,16 @@ class Stream:
     def backlog_bytes(self) -> int:
         """About what occupies memory until it is taken."""
         return (len(self.tokens) - self._num_sent) * self._token_bytes
+
+    @property
+    def credit_missing(self) -> int:
+        """Held-back tokens have used up the credit of a client that cannot have seen them: what to grant in its stead.
+
+        Without it a window smaller than a character's tokens, or than what a stop string holds back, never moves again.
+        """
+        if len(self.tokens) < self.credit_length:
+            return 0
+        return max(0, len(self.tokens) - self._num_ready - self.credit_advanced)
 
     def listen(self, on_news: "Callable[[Stream], None] | None") -> None:
         """`on_news` is called when there is something to take, once until it is taken; None: nobody listens."""

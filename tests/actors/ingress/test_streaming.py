@@ -203,6 +203,35 @@ async def test_credit_is_passed_on(client: ClientConnection, scheduler: Scripted
     assert await scheduler.next(GrantCredit) == GrantCredit(submit.request, 4)
 
 
+async def test_half_a_character_does_not_use_up_a_clients_credit(
+    client: ClientConnection, scheduler: ScriptedScheduler
+) -> None:
+    await say(client, "generate", id="a", prompt="p", credit=1)
+    submit = await scheduler.accept()
+    emoji = tokens_of("😀")
+    for i in range(3):  # each of the first three bytes could be the last token the credit allows
+        await scheduler.emit(submit, emoji[i : i + 1])
+        assert await scheduler.next(GrantCredit) == GrantCredit(submit.request, 1)
+    await scheduler.emit(submit, emoji[3:])
+    await scheduler.finish(submit)
+    frames, _ = await hear_end(client, "a")
+    assert [(frame["count"], frame["text"]) for frame in frames] == [(4, "😀")]
+
+
+async def test_what_a_stop_string_holds_back_does_not_use_up_a_clients_credit(
+    client: ClientConnection, scheduler: ScriptedScheduler
+) -> None:
+    await say(client, "generate", id="a", prompt="p", credit=2, stop=["abcd"])
+    submit = await scheduler.accept()
+    await scheduler.emit(submit, "ab")
+    assert await scheduler.next(GrantCredit) == GrantCredit(submit.request, 2)
+    await scheduler.emit(submit, "xy")  # the client has it all: nothing more to grant
+    await scheduler.finish(submit)
+    frames, _ = await hear_end(client, "a")
+    assert "".join(frame["text"] for frame in frames) == "abxy"
+    assert scheduler.told.empty()
+
+
 async def test_a_refusal_of_the_scheduler_is_the_clients(
     client: ClientConnection, scheduler: ScriptedScheduler
 ) -> None:
