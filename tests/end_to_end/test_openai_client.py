@@ -105,7 +105,7 @@ async def test_bad_input_is_an_error_event_that_names_the_field_and_the_connecti
         bad = (await events_until_end(connection))[-1]
         assert bad.type == "error"
         assert bad.status == 400
-        assert bad.error["param"] == "temperature"
+        assert bad.error.param == "temperature"
         await connection.response.create(model="nobody", input="x")
         assert (await events_until_end(connection))[-1].status == 404
         await connection.response.create(model="demo", input="Say hi.", max_output_tokens=16)
@@ -117,7 +117,7 @@ async def test_tools_are_refused_with_a_reason(openai: AsyncOpenAI) -> None:
         await connection.response.create(model="demo", input="x", tools=[{"type": "web_search"}])
         bad = (await events_until_end(connection))[-1]
     assert bad.status == 400
-    assert bad.error["param"] == "tools"
+    assert bad.error.param == "tools"
 
 
 async def test_closing_mid_answer_frees_everything(openai: AsyncOpenAI, demo_node: RunningNode) -> None:
