@@ -7,6 +7,7 @@ Owns weights, KV pool and slots. Read `cuda.models.decoder` for the pass, `cuda.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from cuda.devices.cpu_weights import CpuWeights, Formats, pack_weights, return_f
 from cuda.devices.device import DeviceConfig, PoolInfo
 from cuda.kernels import cpu_attention, cpu_sample
 from cuda.kernels.cpu_memory import aligned_zeros
-from cuda.kernels.cpu_program import Program
+from cuda.kernels.cpu_program import Program, compile_kernels
 from cuda.models.checkpoint import load_weights
 from cuda.models.decoder import forward
 from cuda.models.folder import read_spec
@@ -64,7 +65,10 @@ class CpuDevice:
         layout = KvLayout.of(spec, config.page_size, dtype.itemsize)
         request = PoolRequest(config.num_pages, config.kv_memory, config.max_running * config.max_model_len)
         num_pages = choose_num_pages(layout, request, available_memory())
-        weights = self._load_weights(spec, dtype, progress)
+        with ThreadPoolExecutor(1) as compiler:  # the first time on a machine this takes longer than reading weights
+            compiled = compiler.submit(compile_kernels)
+            weights = self._load_weights(spec, dtype, progress)
+            compiled.result()
         self._loaded = self._record(spec, layout, num_pages, weights)
         self._warm_up()
         progress(1.0)
@@ -132,9 +136,8 @@ class CpuDevice:
             shape=_shape(spec, layout, slots.page_tables.shape[1]),
             rope_table=rope_table(spec, config.max_model_len + 1).numpy(),
         )
-        widest = max(spec.hidden_size, spec.intermediate_size, spec.num_heads * spec.head_dim)
         scratch_bytes = max(
-            cpu_attention.scratch_bytes(group, spec.head_dim), cpu_sample.scratch_bytes(spec.vocab_size), 128 * widest
+            cpu_attention.scratch_bytes(group, spec.head_dim), cpu_sample.scratch_bytes(spec.vocab_size)
         )
         program = Program(config.num_threads, scratch_bytes)
         ops = CpuOps(state, program, self._pass_tokens, config.max_running)

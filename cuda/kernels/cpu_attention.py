@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from cuda.kernels.cpu_jit import device
-from cuda.kernels.cpu_linear import multiply_floats, multiply_halves
+from cuda.kernels.cpu_linear import Product, multiply_floats, multiply_halves
 from cuda.kernels.cpu_math import exp
-from cuda.kernels.cpu_memory import Address, fetch_add, float_of_bfloat16, floats, ints, longs, prefetch, shorts
+from cuda.kernels.cpu_memory import Address, fetch_add, fill, float_of_bfloat16, floats, ints, longs, prefetch, shorts
 from cuda.kernels.cpu_tile import BFLOAT16, FLOAT32, make_fold, make_transpose
 
 ITEM_FIELDS = 4
@@ -141,9 +141,9 @@ def _take_queries(q: Address, ldq: int, count: int, shape: Shape, scratch: _Scra
             for i in range(dim):
                 target[i] = source[i] * scale
     rows = count * group
-    floats(scratch.highest, rows)[:] = _HIDDEN
-    floats(scratch.sums, rows)[:] = _ZERO
-    floats(scratch.output, rows * width)[:] = _ZERO
+    fill(scratch.highest, rows, _HIDDEN)
+    fill(scratch.sums, rows, _ZERO)
+    fill(scratch.output, rows * width, _ZERO)
 
 
 @device
@@ -178,9 +178,8 @@ def _visit_tiles(
         _transpose_keys(shape, scratch)
         for panel in range(TILE // 32):
             keys = scratch.keys + panel * width * 128
-            multiply_floats(
-                rows, scratch.queries, width * 4, keys, 128, 0, dim, scratch.scores + panel * 128, TILE * 4, 0
-            )
+            scores = scratch.scores + panel * 128
+            multiply_floats(rows, Product(scratch.queries, width * 4, keys, 128, 0, dim, scores, TILE * 4, 0))
         _soften(rows, base, start, shape, scratch)
         if in_place:
             _add_values_in_place(rows, base, visible, value_offset, shape, scratch)
@@ -188,7 +187,8 @@ def _visit_tiles(
             _copy_values(visible, value_offset, shape, scratch)
             for panel in range(width // 32):
                 target, values = scratch.output + panel * 128, scratch.values + panel * 128
-                multiply_floats(rows, scratch.scores, TILE * 4, values, width * 4, 0, TILE, target, width * 4, 1)
+                product = Product(scratch.scores, TILE * 4, values, width * 4, 0, TILE, target, width * 4, 1)
+                multiply_floats(rows, product)
         for i in range(TILE):
             longs(scratch.key_rows, TILE)[i] = longs(scratch.next_rows, TILE)[i]
         base += TILE
@@ -251,7 +251,7 @@ def _soften(rows: int, base: int, start: int, shape: Shape, scratch: _Scratch) -
         last = start + row // group - base
         first = max(0, last - shape.window + 1) if shape.window > 0 else 0
         if last < 0 or first >= TILE:
-            scores[:] = _ZERO
+            fill(at, TILE, _ZERO)
             continue
         if first > 0 or last < TILE - 1:
             for i in range(TILE):
@@ -281,11 +281,13 @@ def _add_values_in_place(
         run = min(shape.page_size - (base + done) % shape.page_size, visible - done)
         weights = scratch.scores + done * 4
         for panel in range(shape.head_dim // 32):
-            values, target = at[done] + value_offset + panel * 32 * shape.item_bytes, scratch.output + panel * 128
+            values = at[done] + value_offset + panel * 32 * shape.item_bytes
+            target = scratch.output + panel * 128
+            product = Product(weights, TILE * 4, values, row_bytes, 0, run, target, shape.head_dim * 4, 1)
             if shape.item_bytes == 2:
-                multiply_halves(rows, weights, TILE * 4, values, row_bytes, 0, run, target, row_bytes * 2, 1)
+                multiply_halves(rows, product)
             else:
-                multiply_floats(rows, weights, TILE * 4, values, row_bytes, 0, run, target, row_bytes, 1)
+                multiply_floats(rows, product)
         done += run
 
 
@@ -305,4 +307,4 @@ def _copy_values(visible: int, value_offset: int, shape: Shape, scratch: _Scratc
             for j in range(dim):
                 target[j] = source[j]
     for i in range(visible, TILE):
-        floats(scratch.values + i * width * 4, dim)[:] = _ZERO
+        fill(scratch.values + i * width * 4, dim, _ZERO)

@@ -5,15 +5,27 @@ A panel stays in the core's cache while all rows pass it, so a step reads each w
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from cuda.kernels.cpu_jit import device
 from cuda.kernels.cpu_memory import Address, fetch_add, floats
-from cuda.kernels.cpu_tile import BFLOAT16, FLOAT32, INT4, INT8, make_expand, make_tile
+from cuda.kernels.cpu_tile import BFLOAT16, FLOAT32, INT4, INT8, make_tile
 
-EXPAND_ROWS = 20
-"""From here on it pays to make float32 of a quantised panel once, in the core's cache."""
 
-_expand_byte, _expand_nibble = make_expand(INT8), make_expand(INT4)
+class Product(NamedTuple):
+    """Where some rows, a panel and their product lie; strides in bytes."""
+
+    x: Address
+    ldx: int
+    w: Address
+    ldw: int
+    """From one k to the next."""
+    scales: Address
+    k: int
+    out: Address
+    ldo: int
+    add: int
+    """1: to what `out` holds."""
 
 
 @device
@@ -32,9 +44,8 @@ def linear(
     bias: Address,
     out: Address,
     ldo: int,
-    expanded: Address,
 ) -> None:
-    """Take panels until none is left. Strides in bytes; `bias` 0 is none; `expanded` has room for [K, 32] float32."""
+    """Take panels until none is left. Strides in bytes; `bias` 0 is none."""
     while True:
         panel = fetch_add(next_panel, 1)
         if panel >= num_panels:
@@ -43,21 +54,15 @@ def linear(
         if bias != 0:
             _put_bias(rows, bias + panel * 128, target, ldo)
         panel_w, panel_scales = w + panel * panel_bytes, scales + panel * scale_bytes
-        add = 1 if bias != 0 else 0
+        p = Product(x, ldx, panel_w, panel_bytes // k, panel_scales, k, target, ldo, 1 if bias != 0 else 0)
         if kind == FLOAT32:
-            multiply_floats(rows, x, ldx, panel_w, 128, 0, k, target, ldo, add)
+            multiply_floats(rows, p)
         elif kind == BFLOAT16:
-            multiply_halves(rows, x, ldx, panel_w, 64, 0, k, target, ldo, add)
-        elif rows >= EXPAND_ROWS:
-            if kind == INT8:
-                _expand_byte(panel_w, panel_scales, k, expanded)
-            else:
-                _expand_nibble(panel_w, panel_scales, k, expanded)
-            multiply_floats(rows, x, ldx, expanded, 128, 0, k, target, ldo, add)
+            multiply_halves(rows, p)
         elif kind == INT8:
-            _multiply_bytes(rows, x, ldx, panel_w, 32, panel_scales, k, target, ldo, add)
+            _multiply_bytes(rows, p)
         else:
-            _multiply_nibbles(rows, x, ldx, panel_w, 16, panel_scales, k, target, ldo, add)
+            _multiply_nibbles(rows, p)
 
 
 @device
@@ -69,49 +74,38 @@ def _put_bias(rows: int, bias: Address, out: Address, ldo: int) -> None:
             target[column] = values[column]
 
 
-def _make_multiply(kind: int, most_rows: int) -> Callable[..., None]:
-    """`multiply(rows, x, ldx, w, ldw, scales, k, out, ldo, add)`: all rows times one panel, in tiles of few sizes."""
-    most, eight, four, three, two, one = (make_tile(kind, rows) for rows in (most_rows, 8, 4, 3, 2, 1))
+def _make_multiply(kind: int) -> Callable[[int, Product], None]:
+    """`multiply(rows, product)`: all rows times one panel, in tiles of few sizes."""
+    # 12 rows need 24 of 32 vector registers; the rest holds weights and what unpacks them.
+    twelve, eight, four, three, two, one = (make_tile(kind, rows) for rows in (12, 8, 4, 3, 2, 1))
 
     @device
-    def multiply(
-        rows: int,
-        x: Address,
-        ldx: int,
-        w: Address,
-        ldw: int,
-        scales: Address,
-        k: int,
-        out: Address,
-        ldo: int,
-        add: int,
-    ) -> None:
+    def multiply(rows: int, p: Product) -> None:
         row = 0
         while row < rows:
             left = rows - row
-            source, target = x + row * ldx, out + row * ldo
-            if left >= most_rows:
-                most(source, ldx, w, ldw, scales, k, target, ldo, add)
-                row += most_rows
+            x, out = p.x + row * p.ldx, p.out + row * p.ldo
+            if left >= 12:
+                twelve(x, p.ldx, p.w, p.ldw, p.scales, p.k, out, p.ldo, p.add)
+                row += 12
             elif left >= 8:
-                eight(source, ldx, w, ldw, scales, k, target, ldo, add)
+                eight(x, p.ldx, p.w, p.ldw, p.scales, p.k, out, p.ldo, p.add)
                 row += 8
             elif left >= 4:
-                four(source, ldx, w, ldw, scales, k, target, ldo, add)
+                four(x, p.ldx, p.w, p.ldw, p.scales, p.k, out, p.ldo, p.add)
                 row += 4
             elif left == 3:
-                three(source, ldx, w, ldw, scales, k, target, ldo, add)
+                three(x, p.ldx, p.w, p.ldw, p.scales, p.k, out, p.ldo, p.add)
                 row += 3
             elif left == 2:
-                two(source, ldx, w, ldw, scales, k, target, ldo, add)
+                two(x, p.ldx, p.w, p.ldw, p.scales, p.k, out, p.ldo, p.add)
                 row += 2
             else:
-                one(source, ldx, w, ldw, scales, k, target, ldo, add)
+                one(x, p.ldx, p.w, p.ldw, p.scales, p.k, out, p.ldo, p.add)
                 row += 1
 
     return multiply
 
 
-# As many rows as leave room in 32 vector registers for weights, and for what unpacks them.
-multiply_floats, multiply_halves = _make_multiply(FLOAT32, 12), _make_multiply(BFLOAT16, 12)
-_multiply_bytes, _multiply_nibbles = _make_multiply(INT8, 8), _make_multiply(INT4, 8)
+multiply_floats, multiply_halves = _make_multiply(FLOAT32), _make_multiply(BFLOAT16)
+_multiply_bytes, _multiply_nibbles = _make_multiply(INT8), _make_multiply(INT4)

@@ -62,6 +62,14 @@ def floats(at: Address, count: int) -> Floats:
 
 
 @device
+def fill(at: Address, count: int, value: np.float32) -> None:
+    """Set `count` float32 at an address."""
+    values = floats(at, count)
+    for i in range(count):
+        values[i] = value
+
+
+@device
 def doubles(at: Address, count: int) -> Doubles:
     """`count` float64 at an address."""
     return carray(_pointer(at), (count,), np.float64)

@@ -16,6 +16,7 @@ from cuda.kernels.cpu_attention import attention
 from cuda.kernels.cpu_jit import device, kernel
 from cuda.kernels.cpu_linear import linear
 from cuda.kernels.cpu_memory import Address, address, aligned_zeros, doubles, fetch_add, load_acquire, longs
+from cuda.kernels.cpu_pack import fill_panels
 from cuda.kernels.cpu_rope import rope_and_store
 from cuda.kernels.cpu_rows import add_rms_norm, embed, silu_mul, take_rows
 from cuda.kernels.cpu_sample import sample
@@ -27,6 +28,13 @@ FIELDS = 20
 _SYNC = 16  # int64 of two cache lines: pieces taken, threads done
 _SPINS = 4000
 _yield_core = types.ExternalFunction("sched_yield", types.int32())
+
+
+def compile_kernels() -> None:
+    """Compile, or load from the cache, everything that Python calls; takes seconds the first time on a machine."""
+    nothing = np.zeros(1, np.int64)
+    fill_panels(0, 0, 0, 0, 0, 0, 0, 0, 0)
+    run_program(1, address(nothing), 0, address(nothing), 0)
 
 
 class Program:
@@ -91,7 +99,7 @@ def run_program(  # noqa: C901 - one arm an operation
         if rows == 0:
             continue
         if operation == LINEAR:
-            linear(taken, rows, a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11], a[12], a[13], scratch)
+            linear(taken, rows, a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11], a[12], a[13])
         elif operation == ADD_RMS_NORM:
             add_rms_norm(taken, rows, a[2], a[3], a[4], a[5], a[6], a[7], doubles(a[8], 1)[0])
         elif operation == ATTENTION:

@@ -100,7 +100,8 @@ def _adjust(
     if not penalised and integer[NUM_BIAS] == 0 and banned == 0:
         return raw
     work = floats(scratch, vocab)
-    work[:] = raw
+    for i in range(vocab):
+        work[i] = raw[i]
     if penalised:
         _penalise(work, sequence, position, integer[PROMPT], real, ints(scratch + 12 * vocab, vocab))
     ids, values = ints(integer[BIAS_IDS], integer[NUM_BIAS]), floats(integer[BIAS_VALUES], integer[NUM_BIAS])
@@ -144,10 +145,10 @@ def _draw(logits: Floats, position: int, real: Doubles, integer: Longs, scratch:
     seed = np.uint64(integer[SEED])
     limited = 0 < integer[TOP_K] < vocab
     if not limited and real[TOP_P] >= 1.0 and real[MIN_P] <= 0.0:
-        return _race(logits, weights, kept[:0], vocab, best, seed, position, real[TEMPERATURE])
+        return _race(logits, weights, ints(scratch, 0), vocab, best, seed, position, real[TEMPERATURE])
     count = _candidates(weights, kept, real[MIN_P] if not limited and real[TOP_P] >= 1.0 else 0.0, vocab)
     if limited:
-        count = cut(logits, weights[:0], kept, count, np.float64(integer[TOP_K]), bins)
+        count = cut(logits, floats(scratch, 0), kept, count, np.float64(integer[TOP_K]), bins)
     if real[TOP_P] < 1.0:
         total = 0.0
         for i in range(count):

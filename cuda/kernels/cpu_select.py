@@ -62,7 +62,8 @@ def _fill(
     width: int,
     bins: Doubles,
 ) -> None:
-    bins[: 1 << width] = 0.0
+    for i in range(1 << width):
+        bins[i] = 0.0
     above = shift + np.uint32(width)
     mask = np.uint32((1 << width) - 1)
     for i in range(count):

@@ -36,6 +36,7 @@ _VECTOR = ir.VectorType(_F32, _LANES)
 _STEP_BYTES = {FLOAT32: 128, BFLOAT16: 64, INT8: 32, INT4: 16}
 _GROUP_BYTES = {INT8: 64, INT4: 128}
 _UNROLL = 4
+_AHEAD = 4096  # bytes
 
 Builder = Any
 Value = Any
@@ -62,7 +63,9 @@ def make_tile(kind: int, rows: int) -> Callable[..., None]:
             start = [builder.select(keep, _load(builder, target, _VECTOR, 4), zero) for target in targets]
 
             def body(at: Value, sums: list[Value], group: list[Value]) -> list[Value]:
-                weights = _weights(builder, kind, builder.add(w, builder.mul(at, ldw)), group)
+                source = builder.add(w, builder.mul(at, ldw))
+                _prefetch(builder, source, _STEP_BYTES[kind])
+                weights = _weights(builder, kind, source, group)
                 result = []
                 for row in range(rows):
                     value = _splat(
@@ -79,29 +82,6 @@ def make_tile(kind: int, rows: int) -> Callable[..., None]:
         return types.void(*[types.int64] * 9), generate
 
     return tile
-
-
-def make_expand(kind: int) -> Callable[..., None]:
-    """`expand(w, scales, k, out)`: a panel as FLOAT32, the same values that tiles use."""
-
-    @instruction
-    def expand(_c: Any, _w: Any, _s: Any, _k: Any, _o: Any) -> Any:
-        def generate(context: Any, builder: Builder, _signature: Any, args: Any) -> Any:
-            w, scales, k, out = args
-
-            def body(at: Value, _sums: list[Value], group: list[Value]) -> list[Value]:
-                weights = _weights(builder, kind, builder.add(w, builder.mul(at, _int(_STEP_BYTES[kind]))), group)
-                for half in (0, 1):
-                    target = _add(builder, builder.add(out, builder.mul(at, _int(128))), 64 * half)
-                    builder.store(weights[half], _at(builder, target, _VECTOR), align=64)
-                return []
-
-            _over_k(builder, kind, k, scales, [], body)
-            return context.get_dummy_value()
-
-        return types.void(*[types.int64] * 4), generate
-
-    return expand
 
 
 def make_transpose(kind: int) -> Callable[..., None]:
@@ -220,6 +200,18 @@ def _weights(builder: Builder, kind: int, at: Value, group: list[Value]) -> list
         builder.lshr(packed, ir.Constant(wide, [4] * _LANES)),
     ]
     return [_fma(builder, builder.sitofp(quants[half], _VECTOR), group[half], group[2 + half]) for half in (0, 1)]
+
+
+def _prefetch(builder: Builder, at: Value, count: int) -> None:
+    """Ask for what comes long after `count` bytes at an address: with many rows the core's own guess is too late."""
+    pointer = ir.IntType(8).as_pointer()
+    function = builder.module.globals.get("llvm.prefetch.p0")
+    if function is None:
+        kind = ir.FunctionType(ir.VoidType(), [pointer, _I32, _I32, _I32])
+        function = ir.Function(builder.module, kind, "llvm.prefetch.p0")
+    for line in range(0, count, 64):
+        target = builder.inttoptr(_add(builder, at, _AHEAD + line), pointer)
+        builder.call(function, [target, _I32(0), _I32(2), _I32(1)])
 
 
 def _vector(builder: Builder, kind: int, at: Value) -> Value:
