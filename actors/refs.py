@@ -21,7 +21,7 @@ CONTROL = (GetHealth, CollectMetrics, Drain, WorkerFailed, SchedulerFailed)
 
 REPLIES: dict[type, Any] = {GetHealth: Health, CollectMetrics: MetricsSnapshot, Drain: Drained | None}
 """What each question is answered with; the scheduler answers Drain with None while requests run."""
-CAPACITIES = {"ingress": 4096, "scheduler": 8192, "worker": 64}
+CAPACITIES = {"ingress": 256, "scheduler": 8192, "worker": 64}
 """Messages a mailbox holds before its senders wait."""
 CONNECT_TIMEOUT_S = 10.0
 """Children start together: the slowest to import must not be taken for dead."""

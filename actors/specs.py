@@ -10,6 +10,7 @@ from actors.cores import usable_cores
 from actors.ingress.config import IngressConfig
 from actors.scheduler.config import SchedulerConfig
 from actors.worker.config import WorkerConfig
+from protocol.messages import Slo
 from protocol.model_info import ModelInfo
 
 OFFLINE: Mapping[str, str] = {"HF_HUB_OFFLINE": "1"}
@@ -81,7 +82,14 @@ def ingress_config(config: NodeConfig) -> IngressConfig:
         ssl_certfile=config.ssl_certfile,
         ssl_keyfile=config.ssl_keyfile,
         max_message_bytes=config.max_message_bytes,
+        default_slo=_default_slo(config),
     )
+
+
+def _default_slo(config: NodeConfig) -> Slo | None:
+    if config.default_slo_ttft_ms is None and config.default_slo_tpot_ms is None:
+        return None
+    return Slo(config.default_slo_ttft_ms, config.default_slo_tpot_ms)
 
 
 def worker_configs(config: NodeConfig, model: ModelInfo, num_cores: int | None = None) -> list[WorkerConfig]:

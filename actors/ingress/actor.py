@@ -93,9 +93,7 @@ class IngressActor(Actor[IngressInbox]):
         config, model = self._config, self._model
         text = await asyncio.to_thread(TextModel.load, model.folder)
         keys = Keys(config.api_keys)
-        self._requests = RequestReader(
-            model, text, inline_chars=config.inline_chars, num_threads=config.tokenizer_threads
-        )
+        self._requests = RequestReader(model, text, config)
         self._desk = Desk(
             keys=keys,
             status=self._status,

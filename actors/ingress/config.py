@@ -3,6 +3,7 @@
 from msgspec import Struct
 
 from protocol.bounds import PositiveCount
+from protocol.messages import Slo
 
 
 class IngressConfig(Struct, frozen=True, kw_only=True):
@@ -30,6 +31,8 @@ class IngressConfig(Struct, frozen=True, kw_only=True):
     """Between WebSocket pings, and how long their pong may take."""
     sweep_interval_s: float = 0.25
     """How often the deadlines above are looked at."""
+    default_slo: Slo | None = None
+    """For requests that bring none."""
     inline_chars: PositiveCount = 4096
     """A longer prompt is tokenized on a thread."""
     tokenizer_threads: PositiveCount = 2

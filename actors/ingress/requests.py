@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from actors.ingress.config import IngressConfig
 from actors.ingress.stream import Stream
 from actors.ingress.text import OutputText, TextModel
 from protocol.errors import RequestError
@@ -23,11 +24,12 @@ T = TypeVar("T")
 class RequestReader:
     """Reads what clients ask in terms of one served model."""
 
-    def __init__(self, model: ModelInfo, text: TextModel, *, inline_chars: int, num_threads: int) -> None:
+    def __init__(self, model: ModelInfo, text: TextModel, config: IngressConfig) -> None:
         self._model = model
         self._text = text
-        self._inline_chars = inline_chars
-        self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="tokenizer")
+        self._inline_chars = config.inline_chars
+        self._default_slo = config.default_slo
+        self._threads = ThreadPoolExecutor(config.tokenizer_threads, thread_name_prefix="tokenizer")
 
     def close(self) -> None:
         """Let the threads go once they are done."""
@@ -53,16 +55,19 @@ class RequestReader:
             priority=generate.priority,
             cache_salt=generate.cache_salt,
             credit=generate.credit,
-            slo=generate.slo,
+            slo=generate.slo or self._default_slo,
             warm=warm,
         )
-        output = OutputText(self._text, prompt_tokens=prompt, stop=generate.stop or (), min_tokens=generate.min_tokens)
-        stream = Stream(submit, output, client_id=generate.id, return_tokens=generate.return_tokens)
+        output = OutputText(self._text, stop=generate.stop or (), min_tokens=generate.min_tokens)
+        stream = Stream(submit, output, self._spell, client_id=generate.id, return_tokens=generate.return_tokens)
         ended = self._ended_before(stream)
         if ended is not None:
             stream.accept()
             stream.end(ended)
         return stream
+
+    def _spell(self, token: int) -> str:
+        return self._text.decode([token])
 
     async def _prompt_tokens(self, generate: Generate) -> list[int]:
         if generate.prompt_tokens is not None:

@@ -37,6 +37,7 @@ class Stream:
         "_num_sent",
         "_on_news",
         "_ready",
+        "_spell",
         "_terminal",
         "_text",
         "_token_bytes",
@@ -53,7 +54,10 @@ class Stream:
         "tokens",
     )
 
-    def __init__(self, submit: Submit, text: OutputText, *, client_id: str, return_tokens: bool) -> None:
+    def __init__(
+        self, submit: Submit, text: OutputText, spell: Callable[[int], str], *, client_id: str, return_tokens: bool
+    ) -> None:
+        """`spell` gives the text of one token alone, for log-probabilities."""
         self.submit = submit
         self.client_id = client_id
         self.return_tokens = return_tokens
@@ -69,6 +73,7 @@ class Stream:
         self.credit_advanced = 0
         """Of these, granted for tokens that were held back when the client's credit was used up."""
         self._text = text
+        self._spell = spell
         self._logprobs: list[TokenLogprob] = []
         num_logprobs = 0 if submit.sampling.logprobs is None else 1 + submit.sampling.logprobs
         self._token_bytes = TOKEN_BYTES + LOGPROB_BYTES * num_logprobs
@@ -217,7 +222,12 @@ class Stream:
 
     def _take_logprobs(self, count: int) -> list[WireLogprob]:
         taken, self._logprobs = self._logprobs[:count], self._logprobs[count:]
-        return [_wire_logprob(one) for one in taken]
+        return [self._wire_logprob(one) for one in taken]
+
+    def _wire_logprob(self, one: TokenLogprob) -> WireLogprob:
+        spell = self._spell
+        top = [WireTopLogprob(token=other.token, logprob=other.logprob, text=spell(other.token)) for other in one.top]
+        return WireLogprob(token=one.token, logprob=one.logprob, text=spell(one.token), top=top)
 
     def _tell(self) -> None:
         if not self.has_news and self._on_news is not None:
@@ -231,8 +241,3 @@ def _unknown_part(delta: TokenDelta, known: int) -> TokenDelta:
         raise PartFailed(f"request {delta.request}: token {delta.index} came, but {known} was next")
     skip = known - delta.index
     return TokenDelta(delta.request, known, delta.tokens[skip:], delta.logprobs[skip:])
-
-
-def _wire_logprob(one: TokenLogprob) -> WireLogprob:
-    top = [WireTopLogprob(token=other.token, logprob=other.logprob) for other in one.top]
-    return WireLogprob(token=one.token, logprob=one.logprob, top=top)

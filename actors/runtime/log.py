@@ -30,5 +30,10 @@ def _add_actor(actor: str, _logger: object, _method: str, event: EventDict) -> E
 
 def _rendering(style: Literal["console", "json"]) -> list[Processor]:
     if style == "console":
-        return [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        return [
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty(),
+                exception_formatter=structlog.dev.plain_traceback,  # the pretty one prints locals: prompts, keys
+            )
+        ]
     return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]

@@ -5,6 +5,7 @@ import json
 from functools import cache
 from typing import Any
 
+import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from websockets.asyncio.client import ClientConnection, connect
@@ -31,15 +32,28 @@ def prompts() -> list[list[int]]:
 
 
 @cache
-def expected() -> list[list[int]]:
-    model = AutoModelForCausalLM.from_pretrained(prepare_model("demo"), dtype=torch.float32)
-    model.generation_config.eos_token_id = None
-    model.generation_config.pad_token_id = 0
+def reference() -> Any:
+    return AutoModelForCausalLM.from_pretrained(prepare_model("demo"), dtype=torch.float32)
+
+
+def greedy_after(prompt: list[int], output: list[int]) -> list[int]:
+    """What transformers would say at each position of `output`: equal to it exactly if it is its own greedy output."""
     with torch.inference_mode():
-        return [
-            model.generate(torch.tensor([p]), max_new_tokens=OUTPUT_LEN, do_sample=False)[0, len(p) :].tolist()
-            for p in prompts()
-        ]
+        logits = reference()(torch.tensor([prompt + output[:-1]])).logits[0, len(prompt) - 1 :]
+    greedy: list[int] = logits.argmax(-1).tolist()
+    return greedy
+
+
+@pytest.fixture(scope="session")
+def expected(demo_node: RunningNode) -> list[list[int]]:
+    """Every prompt alone, with nothing cached; checked against transformers token by token."""
+
+    async def alone() -> list[list[int]]:
+        return [(await outputs(demo_node, [prompt], cache_salt="alone"))[0] for prompt in prompts()]
+
+    found = asyncio.run(alone())
+    assert found == [greedy_after(prompt, output) for prompt, output in zip(prompts(), found, strict=True)]
+    return found
 
 
 async def outputs(node: RunningNode, chosen: list[list[int]], **fields: Any) -> list[list[int]]:
@@ -66,28 +80,27 @@ async def collected(socket: ClientConnection, count: int) -> list[list[int]]:
     return tokens
 
 
-async def test_alone_every_prompt_continues_as_in_transformers(demo_node: RunningNode) -> None:
-    alone = [(await outputs(demo_node, [prompt], cache_salt="alone"))[0] for prompt in prompts()]
-    assert alone == expected()
+async def test_alone_every_prompt_continues_as_in_transformers(expected: list[list[int]]) -> None:
+    assert [len(output) for output in expected] == [OUTPUT_LEN] * len(LENGTHS)
 
 
-async def test_in_one_full_batch_nobody_changes(demo_node: RunningNode) -> None:
-    assert await outputs(demo_node, prompts(), cache_salt="batch") == expected()
+async def test_in_one_full_batch_nobody_changes(demo_node: RunningNode, expected: list[list[int]]) -> None:
+    assert await outputs(demo_node, prompts(), cache_salt="batch") == expected
 
 
-async def test_prefix_hits_change_nothing(demo_node: RunningNode) -> None:
+async def test_prefix_hits_change_nothing(demo_node: RunningNode, expected: list[list[int]]) -> None:
     hits = demo_node.metric("prefix_cache_hits_total")
     for _ in range(2):
-        assert await outputs(demo_node, prompts(), cache_salt="hits") == expected()
+        assert await outputs(demo_node, prompts(), cache_salt="hits") == expected
     assert demo_node.metric("prefix_cache_hits_total") > hits
 
 
-async def test_two_conversations_at_once_keep_apart(demo_node: RunningNode) -> None:
+async def test_two_conversations_at_once_keep_apart(demo_node: RunningNode, expected: list[list[int]]) -> None:
     first, second = await asyncio.gather(
         outputs(demo_node, prompts()[:10]), outputs(demo_node, list(reversed(prompts()[:10])))
     )
-    assert first == expected()[:10]
-    assert second == list(reversed(expected()[:10]))
+    assert first == expected[:10]
+    assert second == list(reversed(expected[:10]))
 
 
 async def test_a_seed_draws_the_same_tokens_again(demo_node: RunningNode) -> None:
@@ -113,8 +126,8 @@ async def test_characters_split_over_tokens_arrive_whole(demo_node: RunningNode)
     assert text == tokenizer().decode(tokens, skip_special_tokens=True)
 
 
-async def test_no_prefix_of_a_stop_string_leaks(demo_node: RunningNode) -> None:
-    whole = tokenizer().decode(expected()[11], skip_special_tokens=True)
+async def test_no_prefix_of_a_stop_string_leaks(demo_node: RunningNode, expected: list[list[int]]) -> None:
+    whole = tokenizer().decode(expected[11], skip_special_tokens=True)
     stop = whole[len(whole) // 2 : len(whole) // 2 + 12]
     message = {"type": "generate", "id": "r", "prompt_tokens": prompts()[11], "max_tokens": OUTPUT_LEN, "stop": [stop]}
     async with connect(f"{demo_node.url}/v1/stream", proxy=None) as socket:

@@ -31,11 +31,7 @@ class OutputText:
     `min_tokens` tokens is not searched. To go on after a restart, push the tokens emitted before and drop the pieces.
     """
 
-    def __init__(
-        self, model: TextModel, *, prompt_tokens: Sequence[int] = (), stop: Sequence[str] = (), min_tokens: int = 0
-    ) -> None:
-        """`prompt_tokens` has no influence: the text of an output is defined by its own tokens alone."""
-        del prompt_tokens
+    def __init__(self, model: TextModel, *, stop: Sequence[str] = (), min_tokens: int = 0) -> None:
         self._stream = model.stream()
         self._stops = [StopString(string) for string in stop]
         self._min_tokens = min_tokens

@@ -23,7 +23,7 @@ def text(model: ModelInfo) -> TextModel:
 def opened(text: TextModel, *, stop: tuple[str, ...] = (), resumed: str = "", logprobs: int | None = None) -> Stream:
     sampling = SamplingParams(max_tokens=10_000, logprobs=logprobs)
     submit = Submit(request=1, prompt_tokens=[1], output_tokens=tokens_of(resumed), sampling=sampling)
-    stream = Stream(submit, OutputText(text, stop=stop), client_id="a", return_tokens=True)
+    stream = Stream(submit, OutputText(text, stop=stop), chr, client_id="a", return_tokens=True)
     stream.listen(lambda _: None)
     return stream
 

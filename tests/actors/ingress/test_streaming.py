@@ -118,8 +118,9 @@ async def test_logprobs_are_those_of_the_tokens_of_their_frame(
         assert [one["token"] for one in frame["logprobs"]] == frame["tokens"]
     assert frames[0]["logprobs"][0] == {
         "token": tokens_of("x")[0],
+        "text": "x",
         "logprob": -0.5,
-        "top": [{"token": 7, "logprob": -1.5}],
+        "top": [{"token": 7, "text": "\x07", "logprob": -1.5}],
     }
 
 
