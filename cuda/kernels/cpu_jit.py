@@ -29,9 +29,6 @@ if not config.CACHE_DIR:  # type: ignore[attr-defined]  # made at import, from t
     config.CACHE_DIR = _cache_folder()  # type: ignore[attr-defined]
 
 
-_BARE = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # what only kernels call needs no entry for Python
-
-
 def kernel(function: Function) -> Function:
     """A function that Python calls, with integers only: compiled at its first call, then kept on disk."""
     try:
@@ -42,7 +39,7 @@ def kernel(function: Function) -> Function:
 
 def device(function: Function) -> Function:
     """A function that only kernels call; IEEE arithmetic as written, so vector and scalar code agree bit by bit."""
-    return cast("Function", numba.njit(nogil=True, error_model="numpy", **_BARE)(function))
+    return cast("Function", numba.njit(nogil=True, error_model="numpy")(function))
 
 
 def instruction(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -53,4 +50,4 @@ def instruction(function: Callable[..., Any]) -> Callable[..., Any]:
 def fast_device(function: Function) -> Function:
     """Like `device`, with sums that may be reordered: only for loops whose length the batch cannot change."""
     flags = {"reassoc", "contract", "nsz", "nnan", "arcp"}
-    return cast("Function", numba.njit(nogil=True, error_model="numpy", fastmath=flags, **_BARE)(function))
+    return cast("Function", numba.njit(nogil=True, error_model="numpy", fastmath=flags)(function))
