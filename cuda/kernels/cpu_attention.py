@@ -96,14 +96,16 @@ def attention(
     out: Address,
     ldo: int,
     scratch_at: Address,
-) -> None:
+) -> int:
     """Attend for all heads of every item; `q` and `out` are [T, H * D] float32, strides in bytes."""
     shape = load_shape(shape_at)
     scratch = _lay_out(scratch_at, shape)
+    mine = 0
     while True:
         work = fetch_add(next_item, 1)
         if work >= num_items * shape.num_kv_heads:
             break
+        mine += 1
         item = ints(items + work // shape.num_kv_heads * ITEM_FIELDS * 4, ITEM_FIELDS)
         first_token, count, start = int(item[0]), int(item[1]), int(item[3])
         kv_head = work % shape.num_kv_heads
@@ -112,6 +114,7 @@ def attention(
         _take_queries(q + first_token * ldq + group_offset, ldq, count, shape, scratch)
         _visit_tiles(count, start, kv_head, table, pool, shape, scratch)
         _put_output(out + first_token * ldo + group_offset, ldo, count, shape, scratch)
+    return mine
 
 
 @device

@@ -44,12 +44,14 @@ def linear(
     bias: Address,
     out: Address,
     ldo: int,
-) -> None:
+) -> int:
     """Take panels until none is left. Strides in bytes; `bias` 0 is none."""
+    mine = 0
     while True:
         panel = fetch_add(next_panel, 1)
         if panel >= num_panels:
             break
+        mine += 1
         target = out + panel * 128
         if bias != 0:
             _put_bias(rows, bias + panel * 128, target, ldo)
@@ -63,6 +65,7 @@ def linear(
             _multiply_bytes(rows, p)
         else:
             _multiply_nibbles(rows, p)
+    return mine
 
 
 @device

@@ -25,15 +25,17 @@ def rope_and_store(
     q_norm: Address,
     k_norm: Address,
     eps: float,
-) -> None:
+) -> int:
     """`table` holds [cos | sin] of each position, D float32; `q_norm` and `k_norm` are 0 where a model has none."""
     shape = load_shape(shape_at)
     heads, kv_heads, dim = shape.num_heads, shape.num_kv_heads, shape.head_dim
     slot_of, position_of = ints(slots, rows), ints(positions, rows)
+    mine = 0
     while True:
         row = fetch_add(next_row, 1)
         if row >= rows:
             break
+        mine += 1
         position = position_of[row]
         page = ints(page_tables + slot_of[row] * shape.max_pages * 4, shape.max_pages)[position // shape.page_size]
         angles = floats(table + position * dim * 4, dim)
@@ -48,6 +50,7 @@ def rope_and_store(
             value = key + kv_heads * shape.page_size * dim
             _store(source + (heads + head) * dim * 4, pool, key, dim, shape.item_bytes)
             _store(source + (heads + kv_heads + head) * dim * 4, pool, value, dim, shape.item_bytes)
+    return mine
 
 
 @device

@@ -42,14 +42,16 @@ def embed(
     width: int,
     out: Address,
     ldo: int,
-) -> None:
+) -> int:
     """out[t] = row tokens[slots[t], positions[t]] of a packed weight [V, width]: one column of a panel."""
     slot_of = ints(slots, rows)
     position_of = ints(positions, rows)
+    mine = 0
     while True:
         row = fetch_add(next_row, 1)
         if row >= rows:
             break
+        mine += 1
         token = ints(tokens + slot_of[row] * tokens_stride, position_of[row] + 1)[position_of[row]]
         panel = token // PANEL
         _column(
@@ -60,6 +62,7 @@ def embed(
             width,
             floats(out + row * ldo, width),
         )
+    return mine
 
 
 @device
@@ -99,19 +102,22 @@ def add_rms_norm(
     width: int,
     stride: int,
     eps: float,
-) -> None:
+) -> int:
     """Residual += delta (unless its address is 0); out = residual / rms(residual) * weight."""
     scale = floats(weight, width)
+    mine = 0
     while True:
         row = fetch_add(next_row, 1)
         if row >= rows:
             break
+        mine += 1
         values = floats(residual + row * stride, width)
         if delta != 0:
             change = floats(delta + row * stride, width)
             for i in range(width):
                 values[i] += change[i]
         normalise(values, scale, floats(out + row * stride, width), width, eps)
+    return mine
 
 
 @device
@@ -131,30 +137,36 @@ def _sum_of_squares(values: Floats, width: int) -> np.float32:
 
 
 @device
-def silu_mul(next_row: Address, rows: int, gate_up: Address, ldx: int, out: Address, ldo: int, width: int) -> None:
+def silu_mul(next_row: Address, rows: int, gate_up: Address, ldx: int, out: Address, ldo: int, width: int) -> int:
     """Out = gate * sigmoid(gate) * up, where a row holds [gate; up]."""
+    mine = 0
     while True:
         row = fetch_add(next_row, 1)
         if row >= rows:
             break
+        mine += 1
         gate = floats(gate_up + row * ldx, width)
         up = floats(gate_up + row * ldx + 4 * width, width)
         target = floats(out + row * ldo, width)
         for i in range(width):
             target[i] = gate[i] / (_ONE + exp(-gate[i])) * up[i]
+    return mine
 
 
 @device
 def take_rows(
     next_row: Address, rows: int, indexes: Address, x: Address, ldx: int, out: Address, ldo: int, width: int
-) -> None:
+) -> int:
     """out[i] = x[indexes[i]]."""
     index_of = ints(indexes, rows)
+    mine = 0
     while True:
         row = fetch_add(next_row, 1)
         if row >= rows:
             break
+        mine += 1
         source = floats(x + index_of[row] * ldx, width)
         target = floats(out + row * ldo, width)
         for i in range(width):
             target[i] = source[i]
+    return mine

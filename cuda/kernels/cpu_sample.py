@@ -64,14 +64,16 @@ def sample(
     top_ids: Address,
     top_logprobs: Address,
     scratch: Address,
-) -> None:
+) -> int:
     """Row i is slot slots[i]; its token, at positions[i] of the sequence, goes to out[i] and into the slot's tokens."""
     slot_of, position_of = ints(slots, rows), ints(positions, rows)
     chosen, chosen_logprobs = ints(out, rows), floats(out_logprobs, rows)
+    mine = 0
     while True:
         row = fetch_add(next_row, 1)
         if row >= rows:
             break
+        mine += 1
         slot, position = int(slot_of[row]), int(position_of[row])
         real = doubles(reals + slot * NUM_REALS * 8, NUM_REALS)
         integer = longs(integers + slot * NUM_INTEGERS * 8, NUM_INTEGERS)
@@ -88,6 +90,7 @@ def sample(
             chosen_logprobs[row] = _logprobs(
                 raw, token, top, ints(top_ids + at, MAX_TOP), floats(top_logprobs + at, MAX_TOP)
             )
+    return mine
 
 
 @device

@@ -34,6 +34,34 @@ def test_each_instruction_sees_what_the_one_before_wrote(num_threads: int) -> No
     program.close()
 
 
+def test_threads_that_come_late_to_a_run_leave_the_next_ones_alone() -> None:
+    width, steps = 64, 20
+    random = np.random.default_rng(1)
+    buffers = [aligned(np.zeros((64, width))) for _ in range(steps + 1)]
+    order = np.arange(64, dtype=np.int32)[::-1].copy()
+    count = np.array([0], np.int64)
+    program = Program(6, 4096)  # more threads than cores: some are late in most runs
+    for step in range(steps):
+        source, target = buffers[step], buffers[step + 1]
+        program.record(
+            TAKE_ROWS, [address(count), address(order), address(source), width * 4, address(target), width * 4, width]
+        )
+    for _ in range(300):
+        rows = int(random.integers(0, 65))
+        count[0] = rows
+        order[:rows] = random.permutation(rows)
+        buffers[0][:] = random.normal(size=(64, width))
+        for buffer in buffers[1:]:
+            buffer[:] = -1
+        program.run()
+        expected = buffers[0][:rows]
+        for buffer in buffers[1:]:
+            expected = expected[order[:rows]]
+            np.testing.assert_array_equal(buffer[:rows], expected)
+            assert (buffer[rows:] == -1).all()
+    program.close()
+
+
 def test_kernels_of_a_second_process_come_from_the_cache() -> None:
     script = (
         "from cuda.kernels.cpu_program import compile_kernels, run_program\n"
