@@ -49,7 +49,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("devices", text, None, "comma list of `cpu` or `cpu:N` [cpu]"),
     Setting("tp", amount("auto", count(1)), None, "tensor-parallel size of a group [auto]"),
     Setting("topology", text, None, "groups, such as `mixed=cpu:0;mixed=cpu:1`; implies --devices"),
-    Setting("dtype", choice("auto", "bfloat16", "float32"), "auto", "type of weights and KV"),
+    Setting(
+        "dtype", choice("auto", "bfloat16", "float32"), "auto", "type of weights and KV: bfloat16, float32 or auto"
+    ),
     Setting("page-size", count(1, 1024), 16, "KV slots in a page"),
     Setting("num-pages", amount("auto", count(1)), None, "KV pool of each group in pages [auto: from free memory]"),
     Setting("kv-memory", amount("auto", size), None, "KV pool of each group in bytes, such as 2GiB [auto]"),
@@ -58,12 +60,14 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("step-tokens", amount("auto", count(1)), None, "most tokens in one step [auto]"),
     Setting("max-waiting", count(1), 1024, "requests that may wait"),
     Setting("max-waiting-tokens", count(1), 1_000_000, "prompt tokens that may wait"),
-    Setting("batching", choice("continuous", "static"), "continuous", "static exists to be compared with"),
+    Setting("batching", choice("continuous", "static"), "continuous", "continuous; static exists to be compared with"),
     Setting("prefix-cache", flag, True, "reuse the KV pages of shared prefixes"),
     Setting("chunked-prefill", flag, True, "off exists to be compared with"),
     Setting("overlap", flag, True, "plan step n+1 while step n runs"),
     Setting("batch-invariant", flag, False, "bitwise the same logits whatever the batch"),
-    Setting("quantization", choice("none", "int8", "int4"), "none", "weight-only, made at load time"),
+    Setting(
+        "quantization", choice("none", "int8", "int4"), "none", "of weights, made at load time: int8, int4 or none"
+    ),
     Setting("default-slo-ttft-ms", amount("none", count(1)), None, "target for requests that bring none"),
     Setting("default-slo-tpot-ms", amount("none", count(1)), None, "target for requests that bring none"),
     Setting("api-key", text, (), "key that clients must send; repeatable", repeats=True),
@@ -73,12 +77,22 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("ssl-certfile", text, None, "TLS certificate chain, PEM"),
     Setting("ssl-keyfile", text, None, "TLS key, PEM"),
     Setting("max-message-bytes", message_size, 8 * 2**20, "largest message a client may send"),
-    Setting("resume-ttl", seconds, 60.0, "how long a dropped stream can be resumed"),
+    Setting("resume-ttl", seconds, 60.0, "how long a client may leave its stream unread before the request fails"),
     Setting("drain-timeout", seconds, 30.0, "how long running requests may go on after SIGTERM"),
-    Setting("loop", choice("uvloop", "asyncio"), "uvloop", "event loop"),
-    Setting("log-level", choice("debug", "info", "warning", "error"), "info", "least level that is logged"),
-    Setting("log-format", choice("console", "json"), None, "[console on a terminal, else json]"),
-    Setting("check", flag, False, "verify this machine and exit"),
+    Setting("loop", choice("uvloop", "asyncio"), "uvloop", "event loop: uvloop or asyncio"),
+    Setting(
+        "log-level",
+        choice("debug", "info", "warning", "error"),
+        "info",
+        "least level that is logged: debug, info, warning or error",
+    ),
+    Setting(
+        "log-format",
+        choice("console", "json"),
+        None,
+        "form of the log: console or json [console on a terminal, else json]",
+    ),
+    Setting("check", flag, False, "verify this machine and exit", hidden=True),
     Setting("counting-step-ms", amount("none", count(0)), None, "step time of `--devices counting`", hidden=True),
 )
 BY_KEY = {setting.key: setting for setting in SETTINGS}
@@ -164,7 +178,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="tokenstage", description="Serve a language model over WebSockets.", allow_abbrev=False)
+    words = "Serve a language model over WebSockets."
+    parser = _Parser(prog="tokenstage", usage="%(prog)s [SETTING ...]", description=words, allow_abbrev=False)
     parser.add_argument("--config", metavar="FILE.toml", default=None, help="settings as TOML, named like the flags")
     parser.add_argument("--print-config", action="store_true", help="print the resolved configuration and exit")
     for setting in SETTINGS:

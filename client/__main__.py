@@ -5,6 +5,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from client.bench import add_bench_flags, run_bench
 from client.chat import run_chat
@@ -56,8 +57,15 @@ async def _run_models(flags: argparse.Namespace) -> int:
     return 0
 
 
+class _Parser(argparse.ArgumentParser):
+    """A mistake is one line that names what is wrong; the usage is a `--help` away."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(EXIT_USAGE, f"error: {message}; see {self.prog} --help\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m client", description="Talk to a tokenstage server.")
+    parser = _Parser(prog="python -m client", description="Talk to a tokenstage server.")
     commands = parser.add_subparsers(dest="command", required=True)
 
     chat = commands.add_parser("chat", help="talk with the model; piped standard input is asked once")

@@ -31,7 +31,9 @@ class AnswerStats(Struct, frozen=True, kw_only=True):
         return " · ".join(parts)
 
     def full(self) -> str:
-        """All figures, one a line."""
+        """All figures, one a line; the server tells its own with the end, so a broken off answer has none."""
+        if self.result.finish_reason in (None, "cancelled"):
+            return self.footer()
         usage, timing = self.result.usage, self.result.timing
         return "\n".join(
             [

@@ -10,7 +10,7 @@ from client.sampling_settings import SETTINGS, read_setting
 
 HELP = """\
 /system [TEXT]      set the system prompt; without TEXT show it; /system - removes it
-/set [NAME VALUE]   set a generation setting; without arguments show all; /set NAME - resets one
+/set [NAME VALUE]   set a generation setting; /set NAME shows it, /set shows all, /set NAME - resets it
 /clear              forget the conversation (system prompt and settings stay)
 /save FILE          write the conversation to FILE
 /load FILE          go on with a conversation from FILE
@@ -78,6 +78,8 @@ def _set(rest: str, conversation: Conversation) -> str:
     if not name:
         shown = [f"{known:20}{conversation.settings.get(known, '(default)')}" for known in SETTINGS]
         return "\n".join(shown)
+    if name in SETTINGS and not value.strip():
+        return f"{name} = {conversation.settings.get(name, '(default)')}; {SETTINGS[name][1]}"
     if value.strip() == "-":
         conversation.settings.pop(name, None)
         return f"{name} is the model's default"

@@ -30,7 +30,7 @@ async def _obstacle(client: Client) -> str | None:
     try:
         status, body = await client.get("/readyz")
     except APIConnectionError:
-        return f"no server answers at {client.endpoint.address.http}"
+        return f"no server answers at {client.endpoint.address.http}; start one (`make serve`) or give its --url"
     if status != HTTPStatus.SERVICE_UNAVAILABLE:
         return None
     return "the server is draining" if b"draining" in body else "the server is loading its model"

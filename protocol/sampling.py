@@ -36,8 +36,3 @@ class SamplingParams(Struct, frozen=True, kw_only=True, omit_defaults=True, forb
     ignore_eos: bool = False
     min_tokens: Count = 0
     logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
-
-    @property
-    def is_greedy(self) -> bool:
-        """No draw is made: the largest logit wins, ties by lowest token id."""
-        return self.temperature == 0

@@ -30,8 +30,3 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """A step in flight longer than this makes the scheduler report itself unhealthy."""
     check_invariants: bool = False
     """Recount all pages after each step (debug and tests; slow)."""
-
-    def most_step_tokens(self, *, page_size: int, max_model_len: int) -> int:
-        """The largest step a device can be asked for: a page of prefill always fits, an unchunked prompt goes whole."""
-        prompt = page_size if self.chunked_prefill else max_model_len
-        return max(self.step_tokens, min(self.max_running, self.step_tokens) + prompt)

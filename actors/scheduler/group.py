@@ -22,7 +22,6 @@ class InFlight:
     """A step that the device has been asked for and has not answered."""
 
     step: int
-    planned_at: float
     load: StepLoad
     num_rows: int
     num_held: int

@@ -31,7 +31,7 @@ def plan_step(group: Group, now: float) -> StepPlan | None:
         return None
     load = StepLoad(num_decode_rows, prefill.num_tokens, num_kv_tokens + prefill.num_kv_tokens)
     num_held = group.gate.num_held(group.num_running)
-    group.in_flight.append(InFlight(group.next_step, now, load, len(rows), num_held, prefill.warmed))
+    group.in_flight.append(InFlight(group.next_step, load, len(rows), num_held, prefill.warmed))
     group.next_step += 1
     return StepPlan(group.epoch, group.next_step - 1, prefill.starts, rows)
 

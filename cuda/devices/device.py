@@ -30,7 +30,7 @@ class DeviceConfig:
     max_model_len: int
     """Most tokens (prompt + output) of one request."""
     max_step_tokens: int
-    """Most tokens computed by one step (T)."""
+    """The budget of one step (T); only a prompt that must not be cut makes a step larger."""
     quantization: str
     """`none`, `int8` or `int4`, made at load time."""
     batch_invariant: bool

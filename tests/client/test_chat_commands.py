@@ -37,6 +37,8 @@ def test_settings_are_typed_checked_shown_and_reset() -> None:
     assert run("/set top-k 40", conversation) == "top_k = 40"
     assert conversation.settings == {"temperature": 0.5, "top_k": 40}
     assert "0.5" in run("/set", conversation)
+    assert run("/set temperature", conversation) == "temperature = 0.5; 0 is greedy, up to 2"
+    assert run("/set seed", conversation).startswith("seed = (default)")
     run("/set temperature -", conversation)
     assert conversation.settings == {"top_k": 40}
 

@@ -138,6 +138,18 @@ def test_a_usage_mistake_is_one_line_and_exit_2(arguments: list[str], capsys: py
     assert captured.out == ""
 
 
+@pytest.mark.parametrize("arguments", [[], ["dance"], ["generate"], ["models", "--colour"], ["chat", "--top-p", "x"]])
+def test_a_flag_that_cannot_be_is_one_line_that_leads_to_the_help(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: ")
+    assert captured.err.endswith(" --help\n")
+    assert captured.err.count("\n") == 1
+
+
 async def test_a_failed_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(peer: Peer) -> None:
         generate = await peer.expect(Generate)

@@ -271,7 +271,7 @@ def _device_config(scenario: Scenario) -> DeviceConfig:
         kv_memory=None,
         max_running=config.max_running,
         max_model_len=limit,
-        max_step_tokens=config.most_step_tokens(page_size=scenario.page_size, max_model_len=limit),
+        max_step_tokens=config.step_tokens,
         quantization="none",
         batch_invariant=False,
         num_threads=1,

@@ -1,4 +1,6 @@
+import io
 import json
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -27,6 +29,19 @@ def test_lines_below_the_level_are_left_out(capsys: pytest.CaptureFixture[str]) 
     text = capsys.readouterr().err
     assert "quiet" not in text
     assert "loud" in text
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_line_on_a_terminal_wipes_the_progress_bar_that_stood_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    configure_logging("info", "console", "worker:0")
+    structlog.get_logger().info("loaded")
+    assert terminal.getvalue().startswith("\r\x1b[K")
+    assert terminal.getvalue().count("\n") == 1
 
 
 def test_an_exception_is_part_of_its_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -180,7 +180,7 @@ def _device_config(config: SchedulerConfig, num_pages: int, page_size: int) -> D
         kv_memory=None,
         max_running=config.max_running,
         max_model_len=limit,
-        max_step_tokens=config.most_step_tokens(page_size=page_size, max_model_len=limit),
+        max_step_tokens=config.step_tokens,
         quantization="none",
         batch_invariant=False,
         num_threads=1,
