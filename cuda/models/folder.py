@@ -33,7 +33,7 @@ def prepare_model(model: str, progress: Callable[[float], None] | None = None) -
         found = "is not a .gguf file" if path.exists() else "does not exist"
         raise UnsupportedModel(f"model {model} {found}; give a Hugging Face folder, a .gguf file, or {DEMO}")
     if not (path / "config.json").is_file():
-        raise UnsupportedModel(f"model {model}: the folder has no config.json")
+        raise UnsupportedModel(f"model {model}: the folder has no config.json; give a Hugging Face model folder")
     if not any(path.glob("*.safetensors")):
         raise UnsupportedModel(f"model {model}: the folder has no *.safetensors file; other weight files are not read")
     return path.absolute()
