@@ -2,8 +2,8 @@
 
 import msgspec
 import pytest
+from msgspec.msgpack import decode, encode
 
-from protocol.codec import encode_message, message_decoder
 from protocol.messages import CancelRequest, ExecuteStep, SchedulerInbox, StepCompleted, Submit, WorkerInbox
 from protocol.sampling import SamplingParams
 from protocol.step import RowStart, SampledRow, StepPlan, StepResult, StepRow, TokenLogprob, TopLogprob
@@ -13,16 +13,16 @@ SAMPLING = SamplingParams(max_tokens=4, temperature=0.5, logit_bias={3: -1.0}, s
 
 def test_a_submit_arrives_as_it_was_sent() -> None:
     submit = Submit(request=2**63 - 1, prompt_tokens=[1, 2], sampling=SAMPLING, tenant="t")
-    assert message_decoder(SchedulerInbox).decode(encode_message(submit)) == submit
+    assert decode(encode(submit), type=SchedulerInbox) == submit
 
 
 def test_a_step_and_its_result_arrive_as_they_were_sent() -> None:
     start = RowStart(0, 7, 1, [1, 2], 2, SAMPLING)
     plan = StepPlan(1, 5, [start], [StepRow(0, 0, 2, samples=True, new_pages=(4,))])
-    assert message_decoder(WorkerInbox).decode(encode_message(ExecuteStep(plan))) == ExecuteStep(plan)
+    assert decode(encode(ExecuteStep(plan)), type=WorkerInbox) == ExecuteStep(plan)
     logprob = TokenLogprob(3, -0.5, [TopLogprob(3, -0.5)])
     done = StepCompleted(0, StepResult(1, 5, [SampledRow(0, 7, 1, 3, logprob)], 0.25))
-    assert message_decoder(SchedulerInbox).decode(encode_message(done)) == done
+    assert decode(encode(done), type=SchedulerInbox) == done
 
 
 @pytest.mark.parametrize(
@@ -37,15 +37,15 @@ def test_a_step_and_its_result_arrive_as_they_were_sent() -> None:
 )
 def test_what_is_not_in_an_inbox_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(msgspec.ValidationError):
-        message_decoder(SchedulerInbox).decode(msgspec.msgpack.encode(wrong))
+        decode(encode(wrong), type=SchedulerInbox)
 
 
 def test_a_message_is_tagged_by_its_name() -> None:
-    assert msgspec.msgpack.decode(encode_message(CancelRequest(5))) == {"type": "CancelRequest", "request": 5}
+    assert decode(encode(CancelRequest(5))) == {"type": "CancelRequest", "request": 5}
 
 
 @pytest.mark.parametrize("max_tokens", [0, -1, 2**31])
 def test_sampling_bounds_are_checked_between_actors_too(max_tokens: int) -> None:
     fields = {"type": "Submit", "request": 1, "prompt_tokens": [1], "sampling": {"max_tokens": max_tokens}}
     with pytest.raises(msgspec.ValidationError):
-        message_decoder(SchedulerInbox).decode(msgspec.msgpack.encode(fields))
+        decode(encode(fields), type=SchedulerInbox)
