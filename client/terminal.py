@@ -7,8 +7,9 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import termios
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
@@ -83,10 +84,26 @@ async def until_interrupt() -> AsyncIterator[None]:
     scope = asyncio.timeout(None)
     loop.add_signal_handler(signal.SIGINT, lambda: scope.reschedule(loop.time()))
     try:
-        async with scope:
-            yield
+        with _keys_unseen():
+            async with scope:
+                yield
     except TimeoutError:
         if not scope.expired():
             raise
     finally:
         loop.remove_signal_handler(signal.SIGINT)
+
+
+@contextmanager
+def _keys_unseen() -> Iterator[None]:
+    """What is typed meanwhile is kept for the next prompt; the terminal would show it in the middle of the answer."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    before = termios.tcgetattr(sys.stdin)
+    silent = [*before[:3], before[3] & ~termios.ECHO, *before[4:]]
+    termios.tcsetattr(sys.stdin, termios.TCSANOW, silent)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSANOW, before)

@@ -236,6 +236,33 @@ async def test_ctrl_c_stops_the_answer_and_keeps_the_session(tmp_path: Path) -> 
     assert "first" in (tmp_path / "tokenstage" / "chat_history").read_text()
 
 
+async def test_what_is_typed_during_an_answer_waits_for_the_next_prompt(tmp_path: Path) -> None:
+    async def slow_then_short(peer: Peer) -> None:
+        generate = await peer.accept()
+        await peer.send(tokens(generate, 0, "begun"))
+        await has_typed.wait()
+        await peer.send(tokens(generate, 1, "ended"), finished(generate, 2))
+        generate = await peer.accept()
+        assert [turn.content for turn in generate.messages or []] == ["first", "begunended", "second"]
+        await peer.send(tokens(generate, 0, "done"), finished(generate, 1))
+        await peer.until_closed()
+
+    has_typed = asyncio.Event()
+    async with FakeServer(slow_then_short, pages=MODELS) as server, Terminal() as terminal:
+        chat = await terminal.start("chat", "--url", server.url, state_folder=tmp_path)
+        await terminal.shows(">>>")
+        terminal.types("first\r")
+        await terminal.shows("begun")
+        terminal.types("second\r")
+        has_typed.set()
+        assert await terminal.shows("ended") == ""
+        await terminal.shows(">>>")
+        await terminal.shows("done")
+        await terminal.shows(">>>")
+        terminal.types("/bye\r")
+        assert await chat.wait() == 0
+
+
 class Terminal:
     """A pseudo-terminal, what has been written to it, and the program on it, which ends with it."""
 
@@ -272,12 +299,13 @@ class Terminal:
     def types(self, text: str) -> None:
         os.write(self._ours, text.encode())
 
-    async def shows(self, text: str) -> None:
-        """Wait until `text` has been written after what was last waited for."""
+    async def shows(self, text: str) -> str:
+        """Wait until `text` has been written after what was last waited for; returns what came before it."""
         while text not in self._text:
             self._changed.clear()
             await self._changed.wait()
-        self._text = self._text.partition(text)[2]
+        before, _, self._text = self._text.partition(text)
+        return before
 
     def _read(self) -> None:
         self._text += os.read(self._ours, 65536).decode(errors="replace")
