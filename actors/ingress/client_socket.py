@@ -9,9 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from websockets.asyncio.server import ServerConnection
+from websockets.exceptions import InvalidMessage
 from websockets.protocol import State
 
+from actors.ingress.http import refuse_unread
 from protocol.session import Frame
+
+_MAX_REQUEST_LINE = 8192
 
 
 class ClientSocket(ServerConnection):
@@ -23,6 +27,8 @@ class ClientSocket(ServerConnection):
         """Set while shaking hands; None: no valid key yet."""
         self._writable = asyncio.Event()
         self._writable.set()
+        self._request_line = bytearray()
+        self._is_refused = False
 
     @property
     def is_open(self) -> bool:
@@ -49,6 +55,20 @@ class ClientSocket(ServerConnection):
             else:
                 protocol.send_binary(frame)
         self.transport.write(b"".join(protocol.data_to_send()))
+
+    def data_received(self, data: bytes) -> None:
+        """Keep the begin of a request: websockets reads none that has a body, and does not say what it was."""
+        if self.request is None and len(self._request_line) < _MAX_REQUEST_LINE:
+            self._request_line += data[:_MAX_REQUEST_LINE]
+        super().data_received(data)
+
+    def send_data(self) -> None:
+        """Answer what is no request for a WebSocket or a page, where websockets would only hang up."""
+        fault = self.protocol.handshake_exc
+        if isinstance(fault, InvalidMessage) and not isinstance(fault.__cause__, EOFError) and not self._is_refused:
+            self._is_refused = True
+            self.transport.write(refuse_unread(bytes(self._request_line)).serialize())
+        super().send_data()
 
     def abort(self) -> None:
         """Drop the TCP connection without a farewell: for clients that would not read one."""

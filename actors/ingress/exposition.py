@@ -25,6 +25,19 @@ def merge(snapshots: Iterable[MetricsSnapshot]) -> list[MetricFamily]:
     ]
 
 
+def label(families: Iterable[MetricFamily], name: str, value: str) -> list[MetricFamily]:
+    """The same families; samples without the label `name` have it with `value`."""
+    return [
+        MetricFamily(
+            family.name,
+            family.kind,
+            family.help,
+            [Sample(one.name, {name: value, **one.labels}, one.value) for one in family.samples],
+        )
+        for family in families
+    ]
+
+
 def render(families: Iterable[MetricFamily]) -> str:
     """The page; help and label values are escaped as the format asks."""
     lines: list[str] = []

@@ -22,6 +22,9 @@ from protocol.model_info import ModelInfo
 
 OPEN_PATHS = ("/", "/health", "/healthz", "/readyz")
 """Answered without a key."""
+PATHS = (*OPEN_PATHS, "/metrics", "/v1/models", "/version")
+METHODS = ("GET", "HEAD")
+_REQUEST_LINE = re.compile(rb"(?P<method>[A-Z]{1,32}) (?P<path>[!-~]+) HTTP/1\.[01]\r?\n")
 PAGE = Path(__file__).parent / "pages" / "index.html"
 
 
@@ -58,9 +61,9 @@ class Pages:
         }
 
     async def answer(self, request: Request, path: str) -> Response:
-        """The response to a GET or HEAD of `path`; other methods are 405, other paths 404."""
-        if request.method not in ("GET", "HEAD"):
-            return refuse(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are served here", {"Allow": "GET, HEAD"})
+        """The response to a GET or HEAD of `path`; other paths are 404, other methods 405."""
+        if request.method not in METHODS:
+            return refuse_method(path)
         response = await self._page_at(path)
         if request.method == "HEAD":
             response.body = b""
@@ -76,14 +79,15 @@ class Pages:
                 response = self._ready()
             case "/metrics":
                 snapshots = [self._metrics.snapshot(), *await self._probe.metrics()]
-                text = exposition.render(exposition.merge(snapshots))
+                families = exposition.label(exposition.merge(snapshots), "model_name", self._model.name)
+                text = exposition.render(families)
                 response = respond(HTTPStatus.OK, text.encode(), {"Content-Type": exposition.CONTENT_TYPE})
             case "/v1/models":
                 response = respond_json(HTTPStatus.OK, self._models())
             case "/version":
                 response = respond_json(HTTPStatus.OK, {"version": VERSION})
             case _:
-                response = refuse(HTTPStatus.NOT_FOUND, "there is nothing at this path")
+                response = _not_found()
         return response
 
     async def _health(self) -> Response:
@@ -109,6 +113,25 @@ class Pages:
             "max_message_bytes": self._config.max_message_bytes,
         }
         return {"object": "list", "data": [model]}
+
+
+def refuse_method(path: str) -> Response:
+    """The answer to any method but GET and HEAD; a client of another API learns that its path is not served at all."""
+    if path not in PATHS:
+        return _not_found()
+    return refuse(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are served here", {"Allow": ", ".join(METHODS)})
+
+
+def refuse_unread(head: bytes) -> Response:
+    """The answer to a request that was not read to its end, such as one with a body; `head` is how it began."""
+    line = _REQUEST_LINE.match(head)
+    if line is not None and line["method"].decode() not in METHODS:
+        return refuse_method(line["path"].partition(b"?")[0].decode())
+    return refuse(HTTPStatus.BAD_REQUEST, "this is not a GET or HEAD of HTTP/1.1 without a body")
+
+
+def _not_found() -> Response:
+    return refuse(HTTPStatus.NOT_FOUND, "there is nothing at this path")
 
 
 def refuse(status: HTTPStatus, message: str, headers: Mapping[str, str] | None = None) -> Response:

@@ -1,4 +1,4 @@
-"""Metrics of one actor as a message, and the two that the runtime itself keeps: mailbox depth and event loop lag.
+"""Metrics of one actor as a message, and those that the runtime itself keeps: mailbox depth, event loop lag, restarts.
 
 Every actor keeps a private registry; whoever renders `/metrics` asks all of them and merges by family.
 """
@@ -6,11 +6,11 @@ Every actor keeps a private registry; whoever renders `/metrics` asks all of the
 from collections.abc import Callable
 from typing import Any, Literal, cast
 
-from prometheus_client import CollectorRegistry, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from actors.runtime.clock import Clock
 from actors.runtime.ref import ActorStopped
-from protocol.messages import MetricFamily, MetricsSnapshot, Sample
+from protocol.messages import GetHealth, Health, MetricFamily, MetricsSnapshot, Sample
 
 LAG_PERIOD_S = 0.1
 LAG_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
@@ -36,13 +36,16 @@ def snapshot_of(registry: CollectorRegistry) -> MetricsSnapshot:
 
 
 class RuntimeMetrics:
-    """How an actor's mailbox and its event loop are doing: `mailbox_depth{actor}`, `event_loop_lag_seconds{actor}`."""
+    """How an actor is doing: `mailbox_depth`, `event_loop_lag_seconds`, `actor_restarts`, all labelled `actor`."""
 
     def __init__(self, actor: str, depth: Callable[[], int]) -> None:
         self.registry = CollectorRegistry()
         Gauge("tokenstage_mailbox_depth", "Messages waiting.", ["actor"], registry=self.registry).labels(
             actor
         ).set_function(depth)
+        Counter(  # stays at 0 as long as the policy for a dead actor is to end the node
+            "tokenstage_actor_restarts", "Lives of an actor before this one.", ["actor"], registry=self.registry
+        ).labels(actor)
         self._lag = Histogram(
             "tokenstage_event_loop_lag_seconds",
             "How late the event loop wakes a sleeper.",
@@ -60,7 +63,7 @@ class RuntimeMetrics:
 
 
 class MetricsProbe:
-    """An ActorRef in name only: it answers CollectMetrics with the RuntimeMetrics of this very process."""
+    """An ActorRef in name only: it answers for this very process: CollectMetrics with its RuntimeMetrics."""
 
     name = "runtime"
 
@@ -76,5 +79,5 @@ class MetricsProbe:
         return False
 
     async def ask(self, message: object, *, timeout_s: float) -> Any:  # noqa: ANN401, ARG002 - an ActorRef
-        """Return the metrics."""
-        return snapshot_of(self._metrics.registry)
+        """Return the metrics, or that this process is well: it runs this line."""
+        return Health(ok=True) if isinstance(message, GetHealth) else snapshot_of(self._metrics.registry)

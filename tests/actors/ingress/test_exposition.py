@@ -2,7 +2,7 @@ import math
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from actors.ingress.exposition import merge, render
+from actors.ingress.exposition import label, merge, render
 from protocol.messages import MetricFamily, MetricsSnapshot, Sample
 
 
@@ -48,3 +48,10 @@ def test_prometheus_own_parser_reads_the_page_back() -> None:
     assert read["free"].documentation == "Two\nlines \\ and more."
     assert math.isnan(read["free"].samples[1].value)
     assert [sample.value for sample in read["wait"].samples] == [1.0, math.inf, 1.0]
+
+
+def test_a_label_is_added_to_samples_that_lack_it() -> None:
+    (family,) = label([counter(1, code="a")], "model", "m")
+    assert family.samples == [Sample("failures_total", {"model": "m", "code": "a"}, 1)]
+    (family,) = label([counter(2, model="n")], "model", "m")
+    assert family.samples[0].labels == {"model": "n"}

@@ -1,5 +1,6 @@
 """The pages, and what is refused before it becomes a socket."""
 
+import asyncio
 import json
 import re
 
@@ -66,6 +67,37 @@ async def test_a_plain_get_of_a_socket_path_is_426(server: Served, path: str) ->
     assert (status, headers["upgrade"]) == (426, "websocket")
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("POST", "/v1/chat/completions", 404), ("POST", "/v1/models?x=1", 405), ("GET", "/health", 400)],
+)
+@pytest.mark.parametrize("framing", [{"Content_Length": "2"}, {"Transfer_Encoding": "chunked"}])
+async def test_a_request_with_a_body_is_answered(
+    server: Served, method: str, path: str, status: int, framing: dict[str, str]
+) -> None:
+    answered, headers, body = await server.get(path, method=method, **framing)
+    assert (answered, headers["content-type"], headers["connection"]) == (status, "application/json", "close")
+    assert json.loads(body)["error"]["message"]
+
+
+@pytest.mark.parametrize("noise", [b"nonsense\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\x16\x03\x01\x00\r\n", b"\r\n"])
+async def test_what_is_no_request_is_answered_once_with_400(server: Served, noise: bytes) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(noise)
+    answer = await asyncio.wait_for(reader.read(), 5)
+    writer.write(noise)
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1 400") == 1
+
+
+async def test_a_port_that_is_only_opened_and_closed_gets_nothing(server: Served) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write_eof()
+    assert await asyncio.wait_for(reader.read(), 5) == b""
+    writer.close()
+
+
 async def test_other_methods_are_405(server: Served) -> None:
     status, headers, _ = await server.get("/", method="DELETE")
     assert (status, headers["allow"]) == (405, "GET, HEAD")
@@ -118,7 +150,7 @@ async def test_metrics_of_all_actors_are_on_one_page(server: Served) -> None:
     assert headers["content-type"].startswith("text/plain; version=0.0.4")
     text = body.decode()
     assert 'tokenstage_ws_connections{model_name="bytes"} 1\n' in text
-    assert 'tokenstage_num_requests_running{group="0"} 3\n' in text
+    assert 'tokenstage_num_requests_running{model_name="bytes",group="0"} 3\n' in text
     assert "# TYPE tokenstage_ws_close_total counter" in text
     for line in text.splitlines():
         assert re.fullmatch(r'# (HELP|TYPE) \w+ .*|\w+(\{(\w+="[^"]*",?)+\})? \S+', line), line

@@ -34,3 +34,13 @@ async def test_lag_is_what_the_clock_says_beyond_the_period() -> None:
     assert samples["tokenstage_mailbox_depth"].labels == {"actor": "worker:0"}
     assert samples["tokenstage_event_loop_lag_seconds_count"].value == 10
     assert samples["tokenstage_event_loop_lag_seconds_sum"].value < 1e-9
+
+
+def test_an_actor_that_has_not_died_counts_no_restart() -> None:
+    families = snapshot_of(RuntimeMetrics("ingress", lambda: 0).registry).families
+    (restarts,) = [sample for family in families for sample in family.samples if "restarts" in sample.name]
+    assert (restarts.name, restarts.labels, restarts.value) == (
+        "tokenstage_actor_restarts_total",
+        {"actor": "ingress"},
+        0,
+    )
