@@ -2,10 +2,12 @@
 
 Two implementations: `protocol.stream.StreamSession` (own dialect) and `protocol.responses.ResponsesSession`. After
 every call of `receive_frame` or `send_event` a connection drains `take_commands` and `take_frames`, in that order.
+`take_refusals` is for whoever counts.
 """
 
 from typing import Protocol
 
+from protocol.errors import ErrorCode
 from protocol.wire import SessionCommand, SessionEvent
 
 Frame = str | bytes
@@ -25,3 +27,6 @@ class Session(Protocol):
 
     def take_frames(self) -> list[Frame]:
         """Frames to send, oldest first; each is handed out once."""
+
+    def take_refusals(self) -> list[ErrorCode]:
+        """Codes of the frames that the session itself has refused, oldest first; each is handed out once."""

@@ -10,7 +10,7 @@ so long ago that they are forgotten, see `protocol.live_ids`). Of two equal keys
 import msgspec
 from msgspec.structs import replace
 
-from protocol.errors import RequestError
+from protocol.errors import ErrorCode, RequestError
 from protocol.frame import Encoding, read_map
 from protocol.generate import check_generate
 from protocol.live_ids import MAX_LIVE, LiveIds
@@ -60,6 +60,7 @@ class StreamSession:
         self._ids = LiveIds()
         self._commands: list[SessionCommand] = []
         self._frames: list[Frame] = []
+        self._refusals: list[ErrorCode] = []
         self._send(hello)
 
     def receive_frame(self, frame: Frame) -> None:
@@ -99,6 +100,11 @@ class StreamSession:
         frames, self._frames = self._frames, []
         return frames
 
+    def take_refusals(self) -> list[ErrorCode]:
+        """Codes of the frames refused here, oldest first."""
+        refusals, self._refusals = self._refusals, []
+        return refusals
+
     def _read_command(self, fields: dict[str, object], name: str | None) -> StreamCommand:
         """Turn a map into its command; RequestError names what is wrong with it."""
         kind = _read_kind(fields)
@@ -133,6 +139,7 @@ class StreamSession:
     def _refuse(self, name: str | None, error: RequestError) -> None:
         if name is not None and error.code not in _ANSWERS_FRAME:
             name = self._end_refused(name)
+        self._refusals.append(error.code)
         self._send(
             Failed(
                 id=name,

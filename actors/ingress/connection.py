@@ -168,6 +168,7 @@ class Connection:
                 frame = await self._socket.recv()
                 await self._socket.wait_writable()
                 self._session.receive_frame(frame)
+                self._count_refusals()
                 await self._obey()
                 self.flush()
                 await asyncio.sleep(0)  # a client that sends without end must not keep others from their turn
@@ -192,6 +193,10 @@ class Connection:
         await self._orders.obey()
         if self._orders.has_wrong_key:
             self.close(POLICY, "wrong key")
+
+    def _count_refusals(self) -> None:
+        for code in self._session.take_refusals():
+            self._desk.metrics.count_failure(code)
 
     def _note(self, stream: Stream) -> None:
         self._news.append(stream)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from protocol.errors import RequestError
+from protocol.errors import ErrorCode, RequestError
 from protocol.frame import read_map
 from protocol.live_ids import MAX_LIVE, LiveIds
 from protocol.refusal import shown
@@ -64,6 +64,7 @@ class ResponsesSession:
         self._conversations = Conversations()
         self._commands: list[SessionCommand] = []
         self._frames: list[Frame] = []
+        self._refusals: list[ErrorCode] = []
 
     def receive_frame(self, frame: Frame) -> None:
         """Take one complete WebSocket message; a bad one becomes an outgoing `error`."""
@@ -108,6 +109,11 @@ class ResponsesSession:
         frames, self._frames = self._frames, []
         return frames
 
+    def take_refusals(self) -> list[ErrorCode]:
+        """Codes of the frames refused here, oldest first."""
+        refusals, self._refusals = self._refusals, []
+        return refusals
+
     def _read(self, fields: dict[str, object], lane: str | None) -> Create:
         kind = fields.get("type")
         if kind != "response.create":
@@ -123,7 +129,7 @@ class ResponsesSession:
             self._waiting[lane].append(work)
         else:
             message = f"{MAX_WAITING} requests wait on this connection already, which is the limit"
-            self._send(error_event(RequestError("overloaded", message, retry_after_ms=1000), lane))
+            self._refuse(RequestError("overloaded", message, retry_after_ms=1000), lane)
 
     def _run_next(self, lane: str | None) -> None:
         """Answer what waits on an idle lane, up to the first that runs."""
@@ -135,7 +141,7 @@ class ResponsesSession:
                     raise work
                 self._begin(work)
             except RequestError as error:
-                self._send(error_event(error, lane))
+                self._refuse(error, lane)
             else:
                 return
         del self._waiting[lane]
@@ -166,12 +172,16 @@ class ResponsesSession:
         name = fields.get("response_id")
         if not isinstance(name, str):
             message = f"response_id is {shown(name)}; it must be text"
-            self._send(error_event(RequestError("invalid_request", message, param="response_id"), None))
+            self._refuse(RequestError("invalid_request", message, param="response_id"), None)
         elif self._ids.is_heard(name):
             self._commands.append(Cancel(id=name))
         elif not self._ids.was_used(name):
             message = f"response_id is {shown(name)}; this connection has no response of that name"
-            self._send(error_event(RequestError("unknown_id", message, param="response_id"), None))
+            self._refuse(RequestError("unknown_id", message, param="response_id"), None)
+
+    def _refuse(self, error: RequestError, lane: str | None) -> None:
+        self._refusals.append(error.code)
+        self._send(error_event(error, lane))
 
     def _fail(self, event: Failed, answer: Answer) -> None:
         if answer.is_accepted:

@@ -261,3 +261,11 @@ def test_outgoing_msgpack_is_the_same_map_as_json() -> None:
         session.send_event(Tokens(id="a", index=0, count=1, text="x", tokens=[5]))
         frames += session.take_frames()
     assert decode(frames[0]) == msgspec.msgpack.decode(frames[1])  # type: ignore[arg-type] # the second is binary
+
+
+def test_codes_of_refused_frames_are_handed_out_once() -> None:
+    session = greeted()
+    session.receive_frame("nonsense")
+    session.receive_frame('{"type":"cancel","id":"never"}')
+    assert session.take_refusals() == ["invalid_request", "unknown_id"]
+    assert session.take_refusals() == []

@@ -59,6 +59,15 @@ async def test_a_bad_frame_gets_failed_and_the_socket_stays_open(client: ClientC
     assert await hear(client) == {"type": "pong", "nonce": 5}
 
 
+async def test_what_a_session_refuses_is_counted_too(server: Served, client: ClientConnection) -> None:
+    for fields in ({"temperature": 9}, {"model": "other"}, {"temperature": 9}):
+        await say(client, "generate", id="a", prompt="p", **fields)
+        await hear(client)
+    page = (await server.get("/metrics"))[2].decode()
+    assert 'tokenstage_request_failure_total{model_name="bytes",code="invalid_request"} 2\n' in page
+    assert 'tokenstage_request_failure_total{model_name="bytes",code="model_not_found"} 1\n' in page
+
+
 async def test_an_oversize_message_closes_with_1009(model: ModelInfo) -> None:
     async with served(model, IngressConfig(max_message_bytes=1000), RealClock()) as server, server.connect() as client:
         await hear(client)

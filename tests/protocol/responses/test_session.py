@@ -299,3 +299,13 @@ def test_an_idle_session_keeps_nothing_but_conversations() -> None:
         talk.answer(stream_id=str(lane))
     assert talk.session._waiting == {}
     assert talk.session._answers == {}
+
+
+def test_codes_of_refused_frames_are_handed_out_once_and_failures_of_the_engine_are_not() -> None:
+    dialogue = Dialogue()
+    dialogue.say(type="response.create", input="Hi", model="nope")
+    dialogue.say(type="response.cancel", response_id="nope")
+    generate = dialogue.create()
+    dialogue.fail(Failed(id=generate.id, code="overloaded", message="full"))
+    assert dialogue.session.take_refusals() == ["model_not_found", "unknown_id"]
+    assert dialogue.session.take_refusals() == []
