@@ -5,7 +5,8 @@
                       caller                               still send
 
 The buffer needs no other bound than the credit: the server never sends past `granted`, which moves only as the caller
-takes. It is also what makes a reconnection exact: the server is asked to go on after `held`.
+takes, except for text that it had to hold back (MAX_STOP_LENGTH at most). It is also what makes a reconnection exact:
+the server is asked to go on after `held`.
 """
 
 from collections import deque
@@ -16,6 +17,7 @@ from client.errors import APIConnectionError, APIError, status_error
 from client.result import Result
 from protocol.messages import Timing, Usage
 from protocol.wire import (
+    MAX_STOP_LENGTH,
     Accepted,
     Cancel,
     Credit,
@@ -155,10 +157,10 @@ class Ledger:
         )
 
     def _misfit(self, event: Tokens) -> str | None:
-        """What is wrong with tokens that are not those due next, or are more than was granted."""
+        """What is wrong with tokens that are not those due next, or are far more than was granted."""
         if event.index != self._num_held:
             return f"the server sent token {event.index} where {self._num_held} was due"
-        if self._num_held + event.count - self._num_taken > self._generate.credit:
+        if self._num_held + event.count - self._num_taken > self._generate.credit + MAX_STOP_LENGTH:
             return f"the server sent more than its credit of {self._generate.credit} tokens"
         if self._can_continue and len(event.tokens or []) != event.count:
             return f"the server counted {event.count} tokens and sent the ids of {len(event.tokens or [])}"

@@ -66,7 +66,13 @@ class LiveRequests:
             self._post(CancelRequest(stream.submit.request))
 
     def grant(self, stream: Stream, tokens: int) -> None:
-        """The client can take `tokens` more."""
+        """The client can take `tokens` more, less what was granted in its stead and has reached it since."""
+        repaid = min(stream.credit_repayable, tokens)
+        stream.credit_advanced -= repaid
+        if repaid < tokens:
+            self._grant(stream, tokens - repaid)
+
+    def _grant(self, stream: Stream, tokens: int) -> None:
         if stream.is_accepted and not stream.credit_due:
             self._post(stream)
         stream.credit_due = min(stream.credit_due + tokens, MAX_INT31)
@@ -95,7 +101,7 @@ class LiveRequests:
                 self._post(StopRequest(delta.request))
             elif missing := stream.credit_missing:
                 stream.credit_advanced += missing
-                self.grant(stream, missing)
+                self._grant(stream, missing)
 
     def finish(self, message: RequestFinished) -> None:
         """Terminal event."""

@@ -71,7 +71,7 @@ class Stream:
         self.credit_length = len(submit.output_tokens) + submit.credit
         """Output tokens the scheduler may emit."""
         self.credit_advanced = 0
-        """Of these, granted for tokens that were held back when the client's credit was used up."""
+        """Of these, granted for tokens held back when the client's credit was used up; its next grants repay them."""
         self._text = text
         self._spell = spell
         self._logprobs: list[TokenLogprob] = []
@@ -106,6 +106,11 @@ class Stream:
         if len(self.tokens) < self.credit_length:
             return 0
         return max(0, len(self.tokens) - self._num_ready - self.credit_advanced)
+
+    @property
+    def credit_repayable(self) -> int:
+        """What was granted in the client's stead for tokens that are not held back any more."""
+        return max(0, self.credit_advanced - (len(self.tokens) - self._num_ready))
 
     def listen(self, on_news: "Callable[[Stream], None] | None") -> None:
         """`on_news` is called when there is something to take, once until it is taken; None: nobody listens."""

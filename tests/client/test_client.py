@@ -24,7 +24,19 @@ from client import (
     Timeouts,
 )
 from protocol.messages import Usage
-from protocol.wire import Accepted, Cancel, Credit, Draining, Failed, Finished, Generate, Resume, Tokens, WireLogprob
+from protocol.wire import (
+    MAX_STOP_LENGTH,
+    Accepted,
+    Cancel,
+    Credit,
+    Draining,
+    Failed,
+    Finished,
+    Generate,
+    Resume,
+    Tokens,
+    WireLogprob,
+)
 from tests.client.fake_server import FakeServer, Peer, finished, hello, tokens
 
 RESUME_KEY = "3f1c"
@@ -445,7 +457,7 @@ async def test_a_slow_reader_holds_back_its_own_stream_only() -> None:
 async def test_a_server_that_overruns_its_credit_fails_that_stream() -> None:
     async def script(peer: Peer) -> None:
         generate = await peer.accept()
-        await peer.send(tokens(generate, 0, "a", "b", "c"))
+        await peer.send(tokens(generate, 0, *["a"] * (2 + MAX_STOP_LENGTH)), tokens(generate, 2 + MAX_STOP_LENGTH, "b"))
         await peer.until_closed()
 
     async with FakeServer(script) as server, Client(server.url) as client:
@@ -649,3 +661,15 @@ async def test_tls_is_spoken_with_the_given_trust_and_refused_without_it(tmp_pat
                 await client.generate(prompt="Hi")
             with pytest.raises(APIConnectionError, match="certificate verify failed"):
                 await client.models()
+
+
+async def test_a_character_of_more_tokens_than_the_credit_is_taken_whole() -> None:
+    async def answer(peer: Peer) -> None:
+        generate = await peer.accept()
+        await peer.send(Tokens(id=generate.id, index=0, count=3, text="😀", tokens=[1, 2, 3]))
+        assert await peer.expect(Credit) == Credit(id=generate.id, tokens=3)
+        await peer.send(tokens(generate, 3, "!"), finished(generate, 4))
+        await peer.until_closed()
+
+    async with FakeServer(answer) as server, Client(server.url) as client:
+        assert (await client.generate(prompt="x", credit=1)).text == "😀!"

@@ -219,6 +219,22 @@ async def test_half_a_character_does_not_use_up_a_clients_credit(
     assert [(frame["count"], frame["text"]) for frame in frames] == [(4, "😀")]
 
 
+async def test_credit_given_for_half_a_character_is_repaid_by_the_clients_next_grant(
+    client: ClientConnection, scheduler: ScriptedScheduler
+) -> None:
+    await say(client, "generate", id="a", prompt="p", credit=1)
+    submit = await scheduler.accept()
+    emoji = tokens_of("😀")
+    for i in range(3):
+        await scheduler.emit(submit, emoji[i : i + 1])
+        assert await scheduler.next(GrantCredit) == GrantCredit(submit.request, 1)
+    await scheduler.emit(submit, emoji[3:])
+    assert (await hear(client))["type"] == "accepted"
+    assert (await hear(client))["count"] == 4
+    await say(client, "credit", id="a", tokens=4)  # 5 granted in all, 4 used
+    assert await scheduler.next(GrantCredit) == GrantCredit(submit.request, 1)
+
+
 async def test_what_a_stop_string_holds_back_does_not_use_up_a_clients_credit(
     client: ClientConnection, scheduler: ScriptedScheduler
 ) -> None:
