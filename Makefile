@@ -10,9 +10,9 @@ ARGS   ?=
 serve: $(STAMP)
 	$(BIN)/python -m actors.node $(ARGS)
 
-# The demo model is so small that any draw leads it astray, and it repeats itself. ARGS come last and win: ARGS='--temperature 1'.
+# The demo model is so small that draws lead it astray and that it never ends. ARGS come last and win: ARGS='--temperature 1'.
 chat: $(STAMP)
-	$(BIN)/python -m client chat --temperature 0 --repetition-penalty 1.1 $(ARGS)
+	$(BIN)/python -m client chat --temperature 0 --repetition-penalty 1.1 --max-tokens 512 $(ARGS)
 
 venv: $(STAMP)
 
