@@ -5,6 +5,8 @@ Sources and texts of settings are `actors.settings`; here is what they mean toge
 
 import ipaddress
 import json
+import os
+import ssl
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -122,13 +124,35 @@ def _refuse_contradictions(values: Mapping[str, Any]) -> None:
     if values["step_tokens"] is not None and values["step_tokens"] < values["page_size"]:
         least = values["page_size"]
         raise ConfigError(f"--step-tokens: {values['step_tokens']} is less than one page; use {least} or more")
-    if values["ready_file"] is not None and not Path(values["ready_file"]).resolve().parent.is_dir():
-        raise ConfigError(f"--ready-file: no folder to hold {values['ready_file']}; create it first")
-    if (values["ssl_certfile"] is None) != (values["ssl_keyfile"] is None):
+    if values["ready_file"] is not None:
+        _check_ready_file(Path(values["ready_file"]))
+    _check_tls(values["ssl_certfile"], values["ssl_keyfile"])
+
+
+def _check_ready_file(path: Path) -> None:
+    folder = path.resolve().parent
+    if not folder.is_dir():
+        raise ConfigError(f"--ready-file: no folder to hold {path}; create it first")
+    if path.is_dir():
+        raise ConfigError(f"--ready-file: {path} is a folder; give the path of a file")
+    if not os.access(folder, os.W_OK):
+        raise ConfigError(f"--ready-file: {folder} is not writable; use another folder")
+
+
+def _check_tls(certfile: str | None, keyfile: str | None) -> None:
+    if certfile is None and keyfile is None:
+        return
+    if certfile is None or keyfile is None:
         raise ConfigError("--ssl-certfile: needs --ssl-keyfile and the other way round; give both")
-    for name in ("ssl_certfile", "ssl_keyfile"):
-        if values[name] is not None and not Path(values[name]).is_file():
-            raise ConfigError(f"--{name.replace('_', '-')}: no file {values[name]}; give a PEM file")
+    for name, file in (("--ssl-certfile", certfile), ("--ssl-keyfile", keyfile)):
+        if not Path(file).is_file():
+            raise ConfigError(f"{name}: no file {file}; give a PEM file")
+    try:  # without a password: a prompt would hold up the start
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certfile, keyfile, password="")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", None) or str(error)
+        mend = "give a PEM certificate chain and its key, without a password"
+        raise ConfigError(f"--ssl-certfile: {certfile} and {keyfile} cannot be used ({reason}); {mend}") from None
 
 
 def _keys_of(path: str | None) -> tuple[str, ...]:

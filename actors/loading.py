@@ -10,8 +10,9 @@ import structlog
 
 from actors.config import NodeConfig
 from actors.settings import ConfigError
-from cuda.models.folder import DEMO, prepare_model, read_model_info
-from cuda.models.spec import UnsupportedModel
+from cuda.models.folder import DEMO, prepare_model, read_model_info, read_spec
+from cuda.models.kv import KvLayout, available_memory
+from cuda.models.spec import ModelSpec, UnsupportedModel
 from protocol.model_info import ModelInfo
 
 LINE_INTERVAL_S = 2.0
@@ -23,9 +24,11 @@ def load_model(config: NodeConfig) -> ModelInfo:
     try:
         with LoadingDisplay("converting") as display:
             folder = prepare_model(config.model, lambda fraction: display.show("model", fraction))
-        return read_model_info(folder, _served_name(config), config.max_model_len)
+        model = read_model_info(folder, _served_name(config), config.max_model_len)
+        _check_pools(config, read_spec(folder))
     except UnsupportedModel as error:
         raise ConfigError(f"--model: {error}") from None
+    return model
 
 
 def _served_name(config: NodeConfig) -> str:
@@ -33,6 +36,25 @@ def _served_name(config: NodeConfig) -> str:
         return config.served_model_name
     path = Path(config.model).resolve()
     return DEMO if config.model == DEMO else path.stem if path.suffix.lower() == ".gguf" else path.name
+
+
+def _check_pools(config: NodeConfig, spec: ModelSpec) -> None:
+    """Refuse a pool that was asked for and holds no page, or does not fit into memory beside those of the others."""
+    num_pools = sum(device.startswith("cpu") for device in config.devices)
+    if not num_pools or (config.kv_memory is None and config.num_pages is None):
+        return
+    page_bytes = KvLayout.of(spec, config.page_size, 2 if config.dtype == "bfloat16" else 4).page_bytes
+    setting = "--num-pages" if config.kv_memory is None else "--kv-memory"
+    num_pages = config.num_pages if config.kv_memory is None else config.kv_memory // page_bytes
+    if not num_pages:
+        raise ConfigError(f"{setting}: {config.kv_memory} bytes hold no page; use {page_bytes} or more")
+    available = available_memory() // num_pools
+    if num_pages * page_bytes > available:
+        most = available // page_bytes if config.kv_memory is None else available
+        raise ConfigError(
+            f"{setting}: {num_pages * page_bytes:,} bytes for each KV pool are more than the free memory; "
+            f"use less than {most}"
+        )
 
 
 class LoadingDisplay:

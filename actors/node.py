@@ -6,19 +6,17 @@ ready line; then it waits for a signal (drain, exit 0) or a dead child (clients 
 
 import os
 import sys
-import tempfile
-from pathlib import Path
 
 from actors.config import NodeConfig, printed, resolve
 from actors.listening import open_listener
 from actors.loading import load_model
+from actors.run_folder import run_folder
 from actors.runtime.child import run
 from actors.runtime.log import configure_logging
 from actors.settings import ConfigError
 from actors.supervision import Supervision
 
 EXIT_USAGE = 2
-MAX_TEMP_PATH = 72
 
 
 def main() -> None:
@@ -43,14 +41,8 @@ def _main(arguments: list[str]) -> int:
 def _serve(config: NodeConfig) -> int:
     configure_logging(config.log_level, config.log_format, "node")
     model = load_model(config)
-    with open_listener(config) as listener, _private_folder() as run_dir:
-        return run(Supervision(config, model, listener, Path(run_dir)).run(), config.loop)
-
-
-def _private_folder() -> "tempfile.TemporaryDirectory[str]":
-    """Make the run directory (0700), where the path of a socket still fits into 108 bytes."""
-    is_short = len(os.fsencode(tempfile.gettempdir())) <= MAX_TEMP_PATH
-    return tempfile.TemporaryDirectory(prefix="tokenstage-", dir=None if is_short else "/tmp")  # noqa: S108 - 0700
+    with open_listener(config) as listener, run_folder() as run_dir:
+        return run(Supervision(config, model, listener, run_dir).run(), config.loop)
 
 
 if __name__ == "__main__":

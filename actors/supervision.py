@@ -84,7 +84,8 @@ class Supervision:
             try:
                 return await self._live()
             finally:
-                self._remove_ready_file()
+                if self._is_ready_file_ours():
+                    self._remove_ready_file()
 
     async def _live(self) -> int:
         event = await self._load()
@@ -205,6 +206,15 @@ class Supervision:
             yield ref
         finally:
             await ref.close()
+
+    def _is_ready_file_ours(self) -> bool:
+        """False once another node has written its own to the same path."""
+        if self._config.ready_file is None:
+            return False
+        try:
+            return bool(json.loads(Path(self._config.ready_file).read_bytes())["pid"] == os.getpid())
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
 
     def _remove_ready_file(self) -> None:
         if self._config.ready_file is not None:

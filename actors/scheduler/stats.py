@@ -10,6 +10,8 @@ LATENCY_BUCKETS = (
     2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0,
 )  # fmt: skip
 TOKEN_BUCKETS = tuple(float(step * 10**power) for power in range(6) for step in (1, 2, 5))
+RECENT = 0.05
+"""Weight of the latest step in what follows the present."""
 RATIO_BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0)
 
 
@@ -45,6 +47,7 @@ class GroupStats:
     num_held_rows: int = 0
     """Their ratio over all steps is U of the run; `utilization` follows the present."""
     utilization: float = 0.0
+    num_steps: int = 0
     prediction_error: Histogram = field(default_factory=lambda: Histogram(RATIO_BUCKETS))
 
     def used(self, num_useful: int, num_held: int) -> None:
@@ -52,7 +55,9 @@ class GroupStats:
         self.num_useful_rows += num_useful
         self.num_held_rows += num_held
         if num_held:
-            self.utilization += 0.05 * (num_useful / num_held - self.utilization)
+            self.num_steps += 1
+            weight = max(RECENT, 1 / self.num_steps)  # at first the plain mean, so it does not climb from zero
+            self.utilization += weight * (num_useful / num_held - self.utilization)
 
 
 @dataclass(slots=True)

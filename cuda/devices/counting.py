@@ -65,14 +65,16 @@ class CountingDevice:
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Store the plan's tokens in their pages, then read each sampling row's context back for its next token."""
+        began = time.perf_counter()
         seconds = self._step_s(plan) if callable(self._step_s) else self._step_s
-        if seconds:
-            time.sleep(seconds)
         for start in plan.starts:
             self._start(start)
         for row in plan.rows:
             self._store(row)
-        return StepResult(plan.epoch, plan.step, [self._sample(row) for row in plan.rows if row.samples], seconds)
+        sampled = [self._sample(row) for row in plan.rows if row.samples]
+        if seconds:
+            time.sleep(max(0.0, began + seconds - time.perf_counter()))  # the work above is part of the step
+        return StepResult(plan.epoch, plan.step, sampled, seconds)
 
     def close(self) -> None:
         """Free the pool."""

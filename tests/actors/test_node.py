@@ -6,6 +6,8 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,6 +67,9 @@ def facts_of(ready_file: Path) -> Any:
         (["--model", "/no/such/model"], "--model"),
         (["--host", "no.such.host.invalid", "--insecure"], "--host"),
         (["--max-model-len", "1"], "--max-model-len"),
+        (["--kv-memory", "1"], "--kv-memory"),
+        (["--kv-memory", "500TiB"], "--kv-memory"),
+        (["--num-pages", "2000000000"], "--num-pages"),
     ],
 )
 def test_a_setting_that_cannot_be_ends_it_with_2_and_one_line(flags: list[str], name: str) -> None:
@@ -172,3 +177,56 @@ def test_two_replicas_are_two_workers(tmp_path: Path) -> None:
     with node(tmp_path, *flags) as process:
         assert "devices counting:0,counting:1" in ready_line(process)
         assert {"worker:0", "worker:1"} <= set(facts_of(ready_file)["actors"])
+
+
+def test_a_node_clears_what_a_killed_one_has_left_but_nothing_of_one_that_lives(tmp_path: Path) -> None:
+    with node(tmp_path, *QUICK) as alive, node(tmp_path, *QUICK) as killed:
+        ready_line(alive)
+        ready_line(killed)
+        children = psutil.Process(killed.pid).children()
+        killed.kill()
+        killed.wait()
+        psutil.wait_procs(children, 10)
+        assert len(list(tmp_path.glob("tokenstage-*"))) == 2
+        with node(tmp_path, *QUICK) as later:
+            ready_line(later)
+            later.send_signal(signal.SIGTERM)
+            assert later.wait(TIMEOUT_S) == 0
+        assert len(list(tmp_path.glob("tokenstage-*"))) == 1
+        alive.send_signal(signal.SIGTERM)
+        assert alive.wait(TIMEOUT_S) == 0
+
+
+def test_a_node_that_ends_leaves_the_ready_file_of_another(tmp_path: Path) -> None:
+    ready_file = tmp_path / "ready.json"
+    flags = (*QUICK, "--ready-file", str(ready_file))
+    with node(tmp_path, *flags) as earlier:
+        ready_line(earlier)
+        with node(tmp_path, *flags) as later:
+            ready_line(later)
+            earlier.send_signal(signal.SIGTERM)
+            assert earlier.wait(TIMEOUT_S) == 0
+            assert facts_of(ready_file)["pid"] == later.pid
+
+
+def test_a_worker_that_is_stopped_makes_the_node_unhealthy(tmp_path: Path) -> None:
+    ready_file = tmp_path / "ready.json"
+    with node(tmp_path, *QUICK, "--ready-file", str(ready_file)) as process:
+        ready_line(process)
+        facts = facts_of(ready_file)
+        health = facts["url"].replace("ws", "http", 1) + "/health"
+        assert http_status(health) == 200
+        worker = psutil.Process(facts["actors"]["worker:0"])
+        worker.suspend()
+        assert http_status(health) == 503
+        worker.resume()
+        assert http_status(health) == 200
+
+
+def http_status(url: str) -> int:
+    try:
+        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:  # noqa: S310 - our own http
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code

@@ -110,3 +110,20 @@ def test_the_pool_is_sized_by_pages_or_bytes_and_the_vocabulary_read_from_the_fo
     device = make(None, folder=str(tmp_path), vocab_size=None)
     assert device.load(lambda _: None).num_pages == 10  # 160 bytes, 16 a page
     assert run(device, StepRow(0, 0, 5, True, (0, 1, 2)), starts=[start()]) == expected_output(PROMPT, 1, 77)
+
+
+def test_the_work_of_a_step_is_part_of_the_time_it_is_asked_to_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    slept: list[float] = []
+
+    def read_clock() -> float:
+        nonlocal now
+        now += 0.25
+        return now
+
+    monkeypatch.setattr("time.perf_counter", read_clock)
+    monkeypatch.setattr("time.sleep", slept.append)
+    device = CountingDevice(make()._config, 1.0, vocab_size=VOCAB_SIZE)
+    device.load(lambda _: None)
+    device.execute(StepPlan(1, 0, [start()], [StepRow(0, 0, 5, True, (4, 1, 7))]))
+    assert slept == [0.75]
