@@ -1,7 +1,7 @@
 """Generate -> Submit: prompt to token ids, defaults filled in, everything checked that needs the model to be known.
 
 What a field may be by itself was checked by the session (`protocol.generate`). Owns the threads that tokenize long
-prompts (the tokenizer's core runs without the GIL). Every refusal names field, value and limit.
+prompts (which does not hold the GIL). Every refusal names field, value and limit.
 """
 
 import asyncio
@@ -19,6 +19,7 @@ from protocol.sampling import SamplingParams
 from protocol.wire import Finished, Generate
 
 T = TypeVar("T")
+MESSAGE_CHARS = 64
 
 
 class RequestReader:
@@ -72,7 +73,7 @@ class RequestReader:
     async def _prompt_tokens(self, generate: Generate) -> list[int]:
         if generate.prompt_tokens is not None:
             return generate.prompt_tokens
-        if sum(len(text) for text in _texts(generate)) <= self._inline_chars:
+        if reading_size(generate) <= self._inline_chars:
             return self._encode(generate)
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._encode, generate)
 
@@ -154,8 +155,9 @@ def output_limit(generate: Generate, num_prompt: int, max_model_len: int) -> int
     return limit
 
 
-def _texts(generate: Generate) -> list[str]:
-    return [message.content for message in generate.messages or ()] + [generate.prompt or ""]
+def reading_size(generate: Generate) -> int:
+    """Characters to read, and for each message as many as its frame in the chat template is worth."""
+    return len(generate.prompt or "") + sum(MESSAGE_CHARS + len(one.content) for one in generate.messages or ())
 
 
 def _input_name(generate: Generate) -> str:

@@ -1,7 +1,7 @@
 """The text side of a served model: encode a prompt or a chat, decode tokens, open an incremental stream.
 
 Owns the tokenizer and the chat template, read once from the model folder; never changed after, so every thread may
-use one TextModel at once (the tokenizer's core runs without the GIL). Read `output` next.
+use one TextModel at once (long texts are encoded without the GIL). Read `output` next.
 """
 
 from collections.abc import Sequence
@@ -13,6 +13,11 @@ from actors.ingress.text.chat import ChatTemplate
 from actors.ingress.text.decoder import TokenDecoder, TokenStream, decoder_of
 from protocol.errors import RequestError
 from protocol.wire import ChatMessage
+
+
+LONG_CHARS = 16_384
+"""`Tokenizer.encode` holds the GIL to its end, seconds for megabytes. Its batches do not, but run on threads shared by
+all, where a short text would wait for long ones."""
 
 
 class TextModel:
@@ -58,7 +63,9 @@ class TextModel:
         except UnicodeEncodeError as error:
             message = f"text holds a lone surrogate at character {error.start}; it cannot be encoded"
             raise RequestError("invalid_request", message, param="prompt") from error
-        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        if len(text) <= LONG_CHARS:
+            return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        return self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
 
     def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
         """Token ids of a conversation, up to where the assistant's answer begins.

@@ -5,7 +5,10 @@ from typing import Any
 import pytest
 from websockets.asyncio.client import ClientConnection
 
+from actors.ingress.config import IngressConfig
+from actors.ingress.requests import reading_size
 from protocol.messages import Submit
+from protocol.wire import ChatMessage, Generate
 from tests.actors.ingress.byte_model import EOS, MAX_MODEL_LEN, VOCAB_SIZE, tokens_of
 from tests.actors.ingress.scripted import ScriptedScheduler, hear, say
 
@@ -151,3 +154,10 @@ async def test_a_request_of_the_responses_dialect_arrives_too(scheduler: Scripte
         submit: Submit = await scheduler.accept()
         assert submit.prompt_tokens == tokens_of("u:hi\na:")
         assert (await hear(client))["type"] == "response.created"
+
+
+def test_a_crowd_of_empty_messages_is_as_much_to_read_as_a_long_text() -> None:
+    empty = ChatMessage(role="user", content="")
+    assert reading_size(Generate(id="a", messages=[empty] * 1000)) > IngressConfig().inline_chars
+    assert reading_size(Generate(id="a", messages=[ChatMessage(role="user", content="Hi")])) < 100
+    assert reading_size(Generate(id="a", prompt="Hi")) == 2

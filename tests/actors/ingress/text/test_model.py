@@ -1,4 +1,6 @@
 import json
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -6,6 +8,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, processors
 
 from actors.ingress.text import TextModel
+from actors.ingress.text.model import LONG_CHARS
 from protocol.errors import RequestError
 from protocol.wire import ChatMessage
 from tests.actors.ingress.text.chat_templates import CHATML
@@ -38,6 +41,22 @@ DEMO_CASES: list[tuple[str, list[int]]] = [
 def test_the_demo_model_encodes_text_as_it_was_trained(demo: TextModel, text: str, tokens: list[int]) -> None:
     assert demo.encode(text) == tokens
     assert demo.decode(tokens) == text
+
+
+def test_a_long_text_is_encoded_like_a_short_one(demo: TextModel) -> None:
+    assert demo.encode("1" * (LONG_CHARS + 1)) == [33] * (LONG_CHARS + 1)
+
+
+def test_a_long_text_is_encoded_while_other_threads_run(demo: TextModel) -> None:
+    thread = threading.Thread(target=demo.encode, args=("word " * 400_000,))
+    begin = last = time.perf_counter()
+    thread.start()
+    longest = 0.0
+    while thread.is_alive():
+        thread.join(0.001)
+        now = time.perf_counter()
+        longest, last = max(longest, now - last), now
+    assert longest < (last - begin) / 2
 
 
 def test_the_demo_model_has_its_49152_tokens(demo: TextModel) -> None:
