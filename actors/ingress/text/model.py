@@ -14,7 +14,6 @@ from actors.ingress.text.decoder import TokenDecoder, TokenStream, decoder_of
 from protocol.errors import RequestError
 from protocol.wire import ChatMessage
 
-
 LONG_CHARS = 16_384
 """`Tokenizer.encode` holds the GIL to its end, seconds for megabytes. Its batches do not, but run on threads shared by
 all, where a short text would wait for long ones."""
