@@ -58,7 +58,7 @@ def _check_pools(config: NodeConfig, spec: ModelSpec) -> None:
 
 
 class LoadingDisplay:
-    """A progress bar on a terminal, a log line now and then otherwise; nothing if all is done at once."""
+    """A bar of the slowest part on a terminal, log lines now and then otherwise; nothing if all is done at once."""
 
     def __init__(self, activity: str) -> None:
         self._activity = activity
@@ -88,15 +88,17 @@ class LoadingDisplay:
 
     def _open_bar(self) -> None:
         from rich.console import Console  # noqa: PLC0415 - slow to import, and only for terminals
-        from rich.progress import Progress, TaskID  # noqa: PLC0415 - likewise
+        from rich.progress import Progress  # noqa: PLC0415 - likewise
 
         progress = Progress(console=Console(stderr=True), transient=True)
-        bars: dict[str, TaskID] = {}
+        bar = progress.add_task(
+            self._activity, total=1.0
+        )  # one line: a log line of a child takes its place for a moment
+        done: dict[str, float] = {}
 
         def show(part: str, fraction: float) -> None:
-            if part not in bars:
-                bars[part] = progress.add_task(f"{self._activity} {part}", total=1.0)
-            progress.update(bars[part], completed=fraction)
+            done[part] = fraction
+            progress.update(bar, completed=min(done.values()))
 
         progress.start()
         self._show, self._close = show, progress.stop

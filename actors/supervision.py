@@ -142,7 +142,7 @@ class Supervision:
     # ---- the end ----------------------------------------------------------------------------------------------------
 
     async def _drain(self) -> int:
-        log.info("draining", timeout_s=self._config.drain_timeout_s)
+        log.info("draining, a second signal ends at once", timeout_s=self._config.drain_timeout_s)
         async with asyncio.TaskGroup() as tasks:
             draining = tasks.create_task(self._wait_drained(), name="drain")
             event = await self._events.get()
