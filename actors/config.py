@@ -83,7 +83,7 @@ def resolve(arguments: Sequence[str], environment: Mapping[str, str]) -> Resolve
     _refuse_contradictions(values)
     derived = {
         "groups": read_groups(values["devices"], values["topology"], values["tp"]),
-        "step_tokens": values["step_tokens"] or max(AUTO_STEP_TOKENS, values["page_size"]),
+        "step_tokens": values["step_tokens"] or _auto_step_tokens(values),
         "api_keys": values["api_key"] + _keys_of(values["api_key_file"]),
         "allowed_origins": values["allowed_origin"],
         "resume_ttl_s": values["resume_ttl"],
@@ -96,6 +96,11 @@ def resolve(arguments: Sequence[str], environment: Mapping[str, str]) -> Resolve
     if not config.api_keys and not values["insecure"] and not is_loopback(config.host):
         raise ConfigError(f"--host: {config.host} is open to others without a key; add --api-key, or --insecure")
     return Resolved(config, command.print_config)
+
+
+def _auto_step_tokens(values: Mapping[str, Any]) -> int:
+    """Room for every row that may run and a page of prefill beside them: fewer would run at a time without a word."""
+    return max(AUTO_STEP_TOKENS, int(values["max_running"] + values["page_size"]))
 
 
 def is_loopback(host: str) -> bool:

@@ -70,6 +70,13 @@ def test_auto_is_a_value() -> None:
     assert resolved.step_tokens == config().step_tokens > 0
 
 
+def test_the_step_has_room_for_all_rows_and_a_page_of_prefill_unless_it_is_given() -> None:
+    assert config().step_tokens == 512
+    assert config("--page-size", "1024").step_tokens == 256 + 1024
+    assert config("--max-running", "1000").step_tokens == 1000 + 16
+    assert config("--max-running", "1000", "--step-tokens", "64").step_tokens == 64
+
+
 def test_keys_come_from_flags_and_file(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("# staff\nk3\n\n  k4\n")
