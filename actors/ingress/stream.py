@@ -32,7 +32,9 @@ class Stream:
 
     __slots__ = (
         "_accepted",
+        "_carried_text",
         "_logprobs",
+        "_num_carried",
         "_num_ready",
         "_num_sent",
         "_on_news",
@@ -79,6 +81,9 @@ class Stream:
         self._token_bytes = TOKEN_BYTES + LOGPROB_BYTES * num_logprobs
         self._num_sent = 0
         self._num_ready = 0
+        self._num_carried = 0
+        """Resumed tokens whose text is not complete: the client holds them, their text comes with the next token."""
+        self._carried_text = ""
         self._ready: list[Piece] = []
         self._accepted: Accepted | None = None
         self._terminal: Finished | Failed | None = None
@@ -185,16 +190,30 @@ class Stream:
         self.tokens.extend(tokens)
         piece = self._text.push(tokens)
         if piece is not None:
-            self._num_ready = self._num_sent = piece.num_tokens
+            self._num_ready = piece.num_tokens
             self.stop = piece.stop
+        self._num_sent = len(tokens)
+        self._num_carried = len(tokens) - self._num_ready
 
     def _take(self, piece: Piece | None) -> None:
         if piece is None:
             return
         self._num_ready += piece.num_tokens
-        self._ready.append(piece)
         self.stop = piece.stop
-        self._tell()
+        if self._num_carried or self._carried_text:
+            piece = self._uncarried(piece)
+        if piece.num_tokens:
+            self._ready.append(piece)
+            self._tell()
+
+    def _uncarried(self, piece: Piece) -> Piece:
+        """The same text, without the tokens that the client holds; text of these alone waits, as no frame is empty."""
+        num_known = min(self._num_carried, piece.num_tokens)
+        self._num_carried -= num_known
+        text, self._carried_text = self._carried_text + piece.text, ""
+        if num_known == piece.num_tokens:
+            self._carried_text = text
+        return Piece(piece.num_tokens - num_known, text, piece.stop)
 
     def _take_tokens(self) -> Tokens:
         start = self._num_sent

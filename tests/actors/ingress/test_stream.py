@@ -20,9 +20,12 @@ def text(model: ModelInfo) -> TextModel:
     return TextModel.load(model.folder)
 
 
-def opened(text: TextModel, *, stop: tuple[str, ...] = (), resumed: str = "", logprobs: int | None = None) -> Stream:
+def opened(
+    text: TextModel, *, stop: tuple[str, ...] = (), resumed: str | list[int] = "", logprobs: int | None = None
+) -> Stream:
     sampling = SamplingParams(max_tokens=10_000, logprobs=logprobs)
-    submit = Submit(request=1, prompt_tokens=[1], output_tokens=tokens_of(resumed), sampling=sampling)
+    held = tokens_of(resumed) if isinstance(resumed, str) else resumed
+    submit = Submit(request=1, prompt_tokens=[1], output_tokens=held, sampling=sampling)
     stream = Stream(submit, OutputText(text, stop=stop), chr, client_id="a", return_tokens=True)
     stream.listen(lambda _: None)
     return stream
@@ -101,6 +104,35 @@ def test_a_stop_string_that_is_certain_only_at_the_end_is_found(text: TextModel)
     finished = take_all(stream)[-1]
     assert isinstance(finished, Finished)
     assert (finished.reason, finished.stop) == ("stop", "�")
+
+
+@pytest.mark.parametrize("num_held", range(1, 6))
+@pytest.mark.parametrize("together", [True, False])
+def test_resumed_tokens_that_end_in_half_a_character_are_not_sent_again_but_its_text_is(
+    text: TextModel, num_held: int, *, together: bool
+) -> None:
+    whole = tokens_of("a😀b")
+    stream = opened(text, resumed=whole[:num_held], logprobs=0)
+    rest = whole[num_held:]
+    for index, token in [(num_held, rest)] if together else [(num_held + i, [one]) for i, one in enumerate(rest)]:
+        stream.push(TokenDelta(1, index, token, [TokenLogprob(one, -1.0) for one in token]))
+    stream.finish(FINISHED)
+    frames = [event for event in take_all(stream) if isinstance(event, Tokens)]
+    assert frames[0].index == num_held
+    assert [token for frame in frames for token in frame.tokens or ()] == rest
+    assert [one.token for frame in frames for one in frame.logprobs or ()] == rest
+    assert "".join(frame.text for frame in frames) == ("b" if num_held == 5 else "😀b")
+
+
+def test_text_of_resumed_tokens_alone_comes_with_the_next_token(text: TextModel) -> None:
+    stream = opened(text, stop=("abc",), resumed="xab")
+    push(stream, "d", 3)
+    (frame,) = take_all(stream)
+    assert isinstance(frame, Tokens)
+    assert (frame.index, frame.count, frame.text) == (3, 1, "abd")
+    broken = opened(text, resumed=tokens_of("😀")[:2])
+    push(broken, "b", 2)
+    assert "".join(event.text for event in take_all(broken) if isinstance(event, Tokens)).endswith("b")
 
 
 def test_resumed_tokens_are_not_sent_again(text: TextModel) -> None:
