@@ -11,6 +11,7 @@ import structlog
 from actors.config import NodeConfig
 from actors.settings import ConfigError
 from cuda.models.folder import DEMO, prepare_model, read_model_info, read_spec
+from cuda.models.intact import check_files
 from cuda.models.kv import KvLayout, available_memory
 from cuda.models.spec import ModelSpec, UnsupportedModel
 from protocol.model_info import ModelInfo
@@ -25,6 +26,7 @@ def load_model(config: NodeConfig) -> ModelInfo:
         with LoadingDisplay("converting") as display:
             folder = prepare_model(config.model, lambda fraction: display.show("model", fraction))
         model = read_model_info(folder, _served_name(config), config.max_model_len)
+        check_files(folder)
         _check_pools(config, read_spec(folder))
     except UnsupportedModel as error:
         raise ConfigError(f"--model: {error}") from None
