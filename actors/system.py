@@ -3,7 +3,7 @@
     process      actor           tells                      is told by
     ingress      IngressActor    scheduler                  scheduler, node (Drain, SchedulerFailed)
     scheduler    SchedulerActor  ingress, every worker      ingress, workers, node (WorkerFailed)
-    worker:i     WorkerActor     scheduler                  scheduler, ingress (CollectMetrics only)
+    worker:i     WorkerActor     scheduler                  scheduler, ingress (GetHealth, CollectMetrics only)
 
 Every mailbox is a Unix socket in the node's private run directory. A process imports its own actor only.
 """
