@@ -7,12 +7,15 @@ import fcntl
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 PREFIX = "tokenstage-run-"
 MAX_TEMP_PATH = 72
+SETTLED_S = 10.0
+"""A folder in which nothing was made or removed for so long is locked, if its node lives."""
 
 
 @contextmanager
@@ -27,9 +30,9 @@ def run_folder() -> Iterator[Path]:
 
 def _remove_left_behind(parent: Path) -> None:
     for folder in parent.glob(f"{PREFIX}*"):
-        if not any(folder.glob("*.sock")):  # another node may be about to lock it
-            continue
         try:
+            if folder.stat().st_mtime > time.time() - SETTLED_S:
+                continue  # its node may be about to lock it
             with _locked(folder):
                 shutil.rmtree(folder, ignore_errors=True)
         except OSError:

@@ -179,24 +179,6 @@ def test_two_replicas_are_two_workers(tmp_path: Path) -> None:
         assert {"worker:0", "worker:1"} <= set(facts_of(ready_file)["actors"])
 
 
-def test_a_node_clears_what_a_killed_one_has_left_but_nothing_of_one_that_lives(tmp_path: Path) -> None:
-    with node(tmp_path, *QUICK) as alive, node(tmp_path, *QUICK) as killed:
-        ready_line(alive)
-        ready_line(killed)
-        children = psutil.Process(killed.pid).children()
-        killed.kill()
-        killed.wait()
-        psutil.wait_procs(children, 10)
-        assert len(list(tmp_path.glob("tokenstage-*"))) == 2
-        with node(tmp_path, *QUICK) as later:
-            ready_line(later)
-            later.send_signal(signal.SIGTERM)
-            assert later.wait(TIMEOUT_S) == 0
-        assert len(list(tmp_path.glob("tokenstage-*"))) == 1
-        alive.send_signal(signal.SIGTERM)
-        assert alive.wait(TIMEOUT_S) == 0
-
-
 def test_a_node_that_ends_leaves_the_ready_file_of_another(tmp_path: Path) -> None:
     ready_file = tmp_path / "ready.json"
     flags = (*QUICK, "--ready-file", str(ready_file))
