@@ -9,6 +9,7 @@ from typing import Self
 import structlog
 
 from actors.config import NodeConfig
+from actors.first_start import KernelCompiler
 from actors.settings import ConfigError
 from cuda.models.folder import DEMO, prepare_model, read_model_info, read_spec
 from cuda.models.intact import check_files
@@ -20,11 +21,16 @@ LINE_INTERVAL_S = 2.0
 log = structlog.get_logger()
 
 
-def load_model(config: NodeConfig) -> ModelInfo:
+def load_model(config: NodeConfig, compiler: KernelCompiler) -> ModelInfo:
     """Return what is known of the model from its folder (a .gguf is converted once). Raises ConfigError."""
     try:
         with LoadingDisplay("converting") as display:
-            folder = prepare_model(config.model, lambda fraction: display.show("model", fraction))
+
+            def progress(fraction: float) -> None:
+                compiler.start()  # a first start: what comes next is likely not compiled either
+                display.show("model", fraction)
+
+            folder = prepare_model(config.model, progress)
         model = read_model_info(folder, _served_name(config), config.max_model_len)
         check_files(folder)
         _check_pools(config, read_spec(folder))

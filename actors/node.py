@@ -8,6 +8,7 @@ import os
 import sys
 
 from actors.config import NodeConfig, printed, resolve
+from actors.first_start import KernelCompiler
 from actors.listening import open_listener
 from actors.loading import load_model
 from actors.run_folder import run_folder
@@ -40,9 +41,10 @@ def _main(arguments: list[str]) -> int:
 
 def _serve(config: NodeConfig) -> int:
     configure_logging(config.log_level, config.log_format, "node")
-    model = load_model(config)
-    with open_listener(config) as listener, run_folder() as run_dir:
-        return run(Supervision(config, model, listener, run_dir).run(), config.loop)
+    with KernelCompiler() as compiler:
+        model = load_model(config, compiler)
+        with open_listener(config) as listener, run_folder() as run_dir:
+            return run(Supervision(config, model, listener, run_dir).run(), config.loop)
 
 
 if __name__ == "__main__":

@@ -4,9 +4,11 @@ Owns the place of that cache: numba notices edits of a function's own file only,
 kernel sources. Kernels never see Python objects, only integers and addresses. Read `cuda.kernels.cpu_program` next.
 """
 
+import fcntl
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -27,6 +29,21 @@ def _cache_folder() -> str:
 
 if not config.CACHE_DIR:  # type: ignore[attr-defined]  # made at import, from the environment
     config.CACHE_DIR = _cache_folder()  # type: ignore[attr-defined]
+
+
+@contextmanager
+def one_compiler() -> Iterator[None]:
+    """Held while kernels are compiled: a second process waits for the first and finds them in the cache."""
+    folder = Path(config.CACHE_DIR)  # type: ignore[attr-defined]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / "lock").open("w")
+    except OSError:  # no writable cache folder: every process compiles for itself
+        yield
+        return
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def kernel(function: Function) -> Function:

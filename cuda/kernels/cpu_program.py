@@ -14,7 +14,7 @@ import numpy as np
 from numba import types
 
 from cuda.kernels.cpu_attention import attention, load_shape
-from cuda.kernels.cpu_jit import device, kernel
+from cuda.kernels.cpu_jit import device, kernel, one_compiler
 from cuda.kernels.cpu_linear import linear
 from cuda.kernels.cpu_memory import Address, Longs, address, aligned_zeros, doubles, fetch_add, load_acquire, longs
 from cuda.kernels.cpu_pack import fill_panels
@@ -36,8 +36,9 @@ _yield_core = types.ExternalFunction("sched_yield", types.int32())
 def compile_kernels() -> None:
     """Compile, or load from the cache, everything that Python calls; takes seconds the first time on a machine."""
     nothing = np.zeros(1, np.int64)
-    fill_panels(0, 0, 0, 0, 0, 0, 0, 0, 0)
-    run_program(address(nothing), 0, address(nothing), 0)
+    with one_compiler():
+        fill_panels(0, 0, 0, 0, 0, 0, 0, 0, 0)
+        run_program(address(nothing), 0, address(nothing), 0)
 
 
 class Program:
