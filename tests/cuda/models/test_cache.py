@@ -89,6 +89,21 @@ def test_an_unsupported_file_leaves_nothing(tmp_path: Path, cache: Path) -> None
     assert [file.suffix for file in cache.iterdir()] == [".lock"]
 
 
+def test_without_the_gguf_package_the_message_says_how_to_get_it(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tiny_gguf(tmp_path))
+    monkeypatch.delitem(sys.modules, "cuda.models.gguf_convert")
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    for name in ("gguf_header", "gguf_tensors"):
+        monkeypatch.delitem(sys.modules, f"cuda.models.{name}")
+    for name in [name for name in sys.modules if name.startswith("gguf.")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(UnsupportedModel, match=r"package gguf.* is missing; run `pip install 'tokenstage\[gguf\]'`"):
+        prepare_model(path)
+    assert not list(cache.glob("*.partial-*"))
+
+
 KILLED = """
 import os, sys
 from pathlib import Path
