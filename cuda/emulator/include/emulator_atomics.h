@@ -1,0 +1,79 @@
+// Atomics are relaxed, as CUDA's are, and let other threads run first: loops over them are how kernels spin.
+#pragma once
+
+namespace emulator {
+
+template <class T, class Update>
+T atomic_update(const char* name, T* address, bool system_scope, Site site, Update update) {
+    spin_point(name, site);
+    check_atomic(address, sizeof(T), false, false, system_scope, site);
+    using Bits = __attribute__((may_alias)) unsigned long long;
+    using Half = __attribute__((may_alias)) unsigned;
+    T old, wanted;
+    if constexpr (sizeof(T) == 8) {
+        unsigned long long seen = __atomic_load_n(reinterpret_cast<Bits*>(address), __ATOMIC_RELAXED), next;
+        do {
+            old = __builtin_bit_cast(T, seen);
+            wanted = update(old);
+            next = __builtin_bit_cast(unsigned long long, wanted);
+        } while (!__atomic_compare_exchange_n(reinterpret_cast<Bits*>(address), &seen, next, false, __ATOMIC_RELAXED,
+                                              __ATOMIC_RELAXED));
+    } else {
+        static_assert(sizeof(T) == 4, "atomics are of 4 or 8 bytes");
+        unsigned seen = __atomic_load_n(reinterpret_cast<Half*>(address), __ATOMIC_RELAXED), next;
+        do {
+            old = __builtin_bit_cast(T, seen);
+            wanted = update(old);
+            next = __builtin_bit_cast(unsigned, wanted);
+        } while (!__atomic_compare_exchange_n(reinterpret_cast<Half*>(address), &seen, next, false, __ATOMIC_RELAXED,
+                                              __ATOMIC_RELAXED));
+    }
+    return old;
+}
+
+template <class T> struct identity { using type = T; };
+template <class T> using plain = typename identity<T>::type;
+
+}  // namespace emulator
+
+#define EMULATOR_ATOMIC(name, expression)                                                                         \
+    template <class T>                                                                                            \
+    T atomic##name(T* address, emulator::plain<T> value, emulator::Site site = emulator::here()) {                \
+        return emulator::atomic_update("atomic" #name, address, false, site, [=](T old) -> T { return expression; }); \
+    }                                                                                                             \
+    template <class T>                                                                                            \
+    T atomic##name##_system(T* address, emulator::plain<T> value, emulator::Site site = emulator::here()) {       \
+        return emulator::atomic_update("atomic" #name "_system", address, true, site,                             \
+                                       [=](T old) -> T { return expression; });                                   \
+    }
+EMULATOR_ATOMIC(Add, old + value)
+EMULATOR_ATOMIC(Sub, old - value)
+EMULATOR_ATOMIC(Exch, ((void)old, value))
+EMULATOR_ATOMIC(Min, value < old ? value : old)
+EMULATOR_ATOMIC(Max, old < value ? value : old)
+EMULATOR_ATOMIC(And, old & value)
+EMULATOR_ATOMIC(Or, old | value)
+EMULATOR_ATOMIC(Xor, old ^ value)
+EMULATOR_ATOMIC(Inc, old >= value ? T{0} : old + 1)
+EMULATOR_ATOMIC(Dec, (old == 0 || old > value) ? value : old - 1)
+#undef EMULATOR_ATOMIC
+
+template <class T>
+T atomicCAS(T* address, emulator::plain<T> expected, emulator::plain<T> value, emulator::Site site = emulator::here()) {
+    return emulator::atomic_update("atomicCAS", address, false, site,
+                                   [=](T old) -> T { return old == expected ? value : old; });
+}
+
+static inline void __threadfence_block() { emulator::check_fence(false); }
+static inline void __threadfence() {
+    emulator::check_fence(false);
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+static inline void __threadfence_system() {
+    emulator::check_fence(true);
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+static inline void __nanosleep(unsigned, emulator::Site site = emulator::here()) {
+    emulator::spin_point("__nanosleep", site);
+}
+static inline long long clock64() { return static_cast<long long>(emulator::nanoseconds()); }

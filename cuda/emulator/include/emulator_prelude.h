@@ -1,0 +1,26 @@
+// Included before every .cu: the names nvcc and NVRTC know without a header.
+#pragma once
+#include "emulator_abi.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __noinline__ __attribute__((noinline))
+#define __launch_bounds__(...)
+#define __grid_constant__
+#define __constant__ static
+#define __shared__ static thread_local  // a block stays on one OS thread
+#define __align__(n) __attribute__((aligned(n)))
+
+#define threadIdx (::emulator::current->thread_index)
+#define blockIdx (::emulator::current->block_index)
+#define blockDim (::emulator::current->block_dim)
+#define gridDim (::emulator::current->grid_dim)
+
+constexpr int warpSize = 32;
+
+#include "emulator_atomics.h"
+#include "emulator_math.h"
+#include "emulator_vectors.h"
+#include "emulator_warp.h"

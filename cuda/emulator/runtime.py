@@ -1,0 +1,102 @@
+"""The run-time's C functions, by ctypes. Loaded once a process, built if need be.
+
+Owns the layout of the structures that cross the border; `runtime/launch.h` is the other side. Next: `module`.
+"""
+
+import ctypes
+import functools
+import shutil
+import subprocess
+from pathlib import Path
+
+from cuda.emulator.build import build_runtime, cache_folder
+from cuda.emulator.errors import EmulatorError, KernelError, SourceLine
+
+
+class LaunchRequest(ctypes.Structure):
+    """`emulator::LaunchRequest`."""
+
+    _fields_ = (
+        ("entry", ctypes.c_void_p),
+        ("args", ctypes.c_void_p),
+        ("shared_anchor", ctypes.c_void_p),
+        ("grid", ctypes.c_uint32 * 3),
+        ("block", ctypes.c_uint32 * 3),
+        ("shared_bytes", ctypes.c_uint32),
+        ("num_workers", ctypes.c_uint32),
+        ("seed", ctypes.c_uint64),
+        ("cooperative", ctypes.c_uint32),
+        ("checked", ctypes.c_uint32),
+        ("watchdog_s", ctypes.c_double),
+    )
+
+
+class ErrorReport(ctypes.Structure):
+    """`emulator::ErrorReport`."""
+
+    _fields_ = (
+        ("kind", ctypes.c_char * 32),
+        ("message", ctypes.c_char * 8192),
+        ("block", ctypes.c_uint32 * 3),
+        ("thread", ctypes.c_uint32 * 3),
+        ("has_thread", ctypes.c_uint32),
+        ("line", ctypes.c_int32),
+        ("file", ctypes.c_char * 512),
+        ("pc", ctypes.c_uint64),
+        ("other_pc", ctypes.c_uint64),
+    )
+
+
+@functools.cache
+def load_runtime() -> ctypes.CDLL:
+    """The library, global so that kernels find it.
+
+    Raises:
+        ToolchainError: It has to be built and there is no usable g++.
+    """
+    library = ctypes.CDLL(str(build_runtime()), mode=ctypes.RTLD_GLOBAL)
+    library.emulator_allocate.argtypes = (ctypes.c_uint64, ctypes.c_int)
+    library.emulator_allocate.restype = ctypes.c_void_p
+    for name in ("emulator_free", "emulator_slack_is_whole", "emulator_mark_initialised"):
+        getattr(library, name).argtypes = (ctypes.c_void_p,)
+    library.emulator_launch.argtypes = (ctypes.POINTER(LaunchRequest), ctypes.POINTER(ErrorReport))
+    locate = (ctypes.c_uint64, ctypes.c_char_p, ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64))
+    library.emulator_locate.argtypes = locate
+    for name, structure in (("request", LaunchRequest), ("report", ErrorReport)):
+        size = getattr(library, f"emulator_{name}_bytes")
+        size.restype = ctypes.c_uint64
+        if size() != ctypes.sizeof(structure):
+            raise EmulatorError(f"the {name} structure has {ctypes.sizeof(structure)} bytes here, {size()} there")
+    return library
+
+
+def kernel_error(kernel: str, report: ErrorReport) -> KernelError:
+    """The exception that says what `report` says."""
+    site = SourceLine(report.file.decode(), report.line) if report.line > 0 else None
+    return KernelError(
+        kernel,
+        kind=report.kind.decode(),
+        message=report.message.decode(errors="replace").rstrip(),
+        block=(report.block[0], report.block[1], report.block[2]),
+        thread=(report.thread[0], report.thread[1], report.thread[2]) if report.has_thread else None,
+        where=_source_line(report.pc) or site,
+        other=_source_line(report.other_pc),
+    )
+
+
+def _source_line(pc: int) -> SourceLine | None:
+    """Where in a kernel's source `pc` is; None outside of kernels, or without binutils."""
+    path, offset = ctypes.create_string_buffer(4096), ctypes.c_uint64()
+    tool = shutil.which("addr2line")
+    if pc == 0 or tool is None or not load_runtime().emulator_locate(pc, path, 4096, ctypes.byref(offset)):
+        return None
+    library = Path(path.value.decode())
+    if library.name.startswith("runtime-") or not library.is_relative_to(cache_folder()):
+        return None
+    command = [tool, "-e", str(library), hex(offset.value)]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()  # noqa: S603 - binutils
+    file, _, line = answer.split(" ")[0].rpartition(":")
+    if not line.isdigit():
+        return None
+    # A source given as text has no folder; the compiler put its own working folder before the name.
+    return SourceLine(file if Path(file).exists() else Path(file).name, int(line))

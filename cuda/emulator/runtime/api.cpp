@@ -1,0 +1,40 @@
+// The C functions that Python calls. Nothing here throws; errors are return values or an ErrorReport.
+#include <dlfcn.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "launch.h"
+#include "memory.h"
+#include "worker.h"
+
+extern "C" {
+
+#define EXPORTED __attribute__((visibility("default")))
+
+EXPORTED void* emulator_allocate(std::uint64_t bytes, int initialised) {
+    return emulator::allocate(bytes, initialised != 0);
+}
+EXPORTED void emulator_free(void* pointer) { emulator::release(pointer); }
+EXPORTED int emulator_slack_is_whole(void* pointer) { return emulator::slack_is_whole(pointer) ? 1 : 0; }
+EXPORTED void emulator_mark_initialised(void* pointer) { emulator::mark_initialised(pointer); }
+EXPORTED std::uint64_t emulator_request_bytes() { return sizeof(emulator::LaunchRequest); }
+EXPORTED std::uint64_t emulator_report_bytes() { return sizeof(emulator::ErrorReport); }
+
+// Which loaded file `pc` is in, and where in it. 0 if in none.
+EXPORTED int emulator_locate(std::uint64_t pc, char* path, std::uint64_t capacity, std::uint64_t* offset) {
+    Dl_info module{};
+    if (dladdr(reinterpret_cast<void*>(pc), &module) == 0 || std::strlen(module.dli_fname) >= capacity) return 0;
+    std::strcpy(path, module.dli_fname);
+    *offset = pc - reinterpret_cast<std::uint64_t>(module.dli_fbase);
+    return 1;
+}
+
+// 0 if every block ended, 1 if `report` says why not.
+EXPORTED int emulator_launch(const emulator::LaunchRequest* request, emulator::ErrorReport* report) {
+    emulator::catch_faults();
+    emulator::Launch launch(*request, *report);
+    emulator::run(launch);
+    return launch.failed() ? 1 : 0;
+}
+}

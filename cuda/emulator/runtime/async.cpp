@@ -1,0 +1,43 @@
+// cp.async: an odd seed copies as late as the waits allow, an even one at issue. Both are what the hardware may do.
+#include <cstring>
+
+#include "block.h"
+
+namespace emulator {
+namespace {
+
+void perform(Block& block, unsigned rank, const AsyncCopy& copy) {
+    if (block.late_copies) std::memcpy(copy.shared, copy.bytes, copy.count);
+    if (block.history) block.history->finish_copy(rank, copy);
+}
+
+}  // namespace
+
+void async_copy(void* shared, const void* global, unsigned bytes, unsigned source_bytes, Site site) {
+    Block& block = *current->block;
+    FiberThread& thread = block.running();
+    if (reinterpret_cast<std::uintptr_t>(shared) % bytes != 0 || reinterpret_cast<std::uintptr_t>(global) % bytes != 0)
+        block.fail("misaligned", "cp.async needs both addresses aligned to its " + std::to_string(bytes) + " bytes", site);
+    AsyncCopy copy{static_cast<unsigned char*>(shared), {}, global, bytes, source_bytes, site};
+    if (block.history) block.history->begin_copy(thread.rank, copy);
+    std::memcpy(copy.bytes, global, source_bytes);
+    if (!block.late_copies) std::memcpy(copy.shared, copy.bytes, bytes);
+    thread.open_group.push_back(copy);
+}
+
+void async_commit() {
+    FiberThread& thread = current->block->running();
+    thread.groups.push_back({});
+    thread.groups.back().swap(thread.open_group);
+}
+
+void async_wait(unsigned pending_groups) {
+    Block& block = *current->block;
+    FiberThread& thread = block.running();
+    while (thread.groups.size() > pending_groups) {
+        for (const AsyncCopy& copy : thread.groups.front()) perform(block, thread.rank, copy);
+        thread.groups.erase(thread.groups.begin());
+    }
+}
+
+}  // namespace emulator

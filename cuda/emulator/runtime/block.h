@@ -1,0 +1,104 @@
+// One thread block: its CUDA threads as fibers on one OS thread, its barriers, its warps.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fiber.h"
+#include "launch.h"
+#include "race.h"
+#include "random.h"
+#include "ready.h"
+#include "worker.h"
+
+namespace emulator {
+
+enum class State : std::uint8_t { ready, spinning, at_barrier, at_warp_operation, done };
+
+struct AsyncCopy {
+    unsigned char* shared;
+    unsigned char bytes[16];  // what the source held at issue: a later write to it is a race of its own
+    const void* global;
+    unsigned count;
+    unsigned source_count;
+    Site site;
+};
+
+struct FiberThread : Thread {
+    Fiber fiber;
+    State state = State::ready;
+    const char* operation = "start";
+    Site site{nullptr, 0};
+    unsigned mask = 0;
+    std::vector<std::vector<AsyncCopy>> groups;  // committed and not yet waited for, oldest first
+    std::vector<AsyncCopy> open_group;
+};
+
+struct Barrier {
+    unsigned expected = 0;
+    unsigned arrived = 0;
+    unsigned votes = 0;
+    unsigned result = 0;
+    Site site{nullptr, 0};
+    const char* operation = nullptr;
+    std::vector<unsigned> waiting;
+    std::vector<unsigned> members;  // waiters and those that only arrived
+};
+
+struct Rendezvous {
+    unsigned mask = 0;
+    unsigned arrived = 0;
+    WarpCall* calls[32] = {};
+};
+
+struct Block {
+    Block(Launch& launch, Worker& worker, Index3 index, std::uint64_t seed);
+    ~Block();
+
+    void run();
+
+    FiberThread& running() { return static_cast<FiberThread&>(*current); }
+    // Gives the OS thread to the next runnable CUDA thread; returns when `thread` is runnable again.
+    void suspend(State state, const char* operation, Site site, unsigned mask);
+    void resume(unsigned rank);
+    unsigned live_lanes(unsigned warp) const;
+    void complete(Rendezvous& meeting, unsigned warp);
+    void release(unsigned id);
+    [[noreturn]] void fail(const char* kind, const std::string& message, Site site, std::uintptr_t pc = 0,
+                           std::uintptr_t other_pc = 0);
+
+    Launch& launch;
+    Worker& worker;
+    Index3 index;
+    Random random;
+    unsigned num_threads;
+    unsigned num_live;
+    std::unique_ptr<FiberThread[]> threads;
+    ReadyQueue ready;
+    std::vector<unsigned> spinning;
+    Barrier barriers[16];
+    std::vector<std::vector<Rendezvous>> meetings;  // by warp
+    unsigned char* shared;
+    bool late_copies;
+    bool aborting = false;
+    std::unique_ptr<BlockHistory> history;  // check mode only
+
+  private:
+    void start_threads();
+    void loop();
+    bool wake_spinners();
+    void on_fault(int signal);
+    void report(const char* kind, const std::string& message, const Thread* thread, Site site, std::uintptr_t pc,
+                std::uintptr_t other_pc);
+    std::string where_everyone_waits() const;
+
+    double last_progress_s_ = 0;
+    unsigned idle_rounds_ = 0;
+    friend void thread_main();
+};
+
+void thread_main();
+void run_block(Launch& launch, Worker& worker, Index3 index, std::uint64_t seed);
+
+}  // namespace emulator

@@ -1,0 +1,65 @@
+// Blocks in shuffled order over one or more OS threads; all at once, each on its own, when the launch is cooperative.
+#include "launch.h"
+
+#include <numeric>
+#include <thread>
+#include <vector>
+
+#include "block.h"
+#include "race.h"
+#include "random.h"
+#include "shared_segment.h"
+#include "worker.h"
+
+namespace emulator {
+namespace {
+
+std::atomic<std::uint64_t> num_failures{0};
+std::atomic<std::uint32_t> num_launches{0};
+
+Index3 index_of(std::uint64_t linear, Index3 grid) {
+    return {static_cast<unsigned>(linear % grid.x), static_cast<unsigned>(linear / grid.x % grid.y),
+            static_cast<unsigned>(linear / grid.x / grid.y)};
+}
+
+std::vector<std::uint32_t> shuffled(std::uint32_t count, Random random) {
+    std::vector<std::uint32_t> order(count);
+    std::iota(order.begin(), order.end(), 0u);
+    for (std::uint32_t i = count; i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
+    return order;
+}
+
+}  // namespace
+
+Launch::Launch(const LaunchRequest& request, ErrorReport& report)
+    : request_(request), report_(report), failures_before_(num_failures.load()), id_(++num_launches) {}
+
+ErrorReport* Launch::claim_report() {
+    if (failed_.exchange(true)) return nullptr;
+    ++num_failures;
+    return &report_;
+}
+
+bool Launch::must_abort() const { return failed() || num_failures.load(std::memory_order_relaxed) != failures_before_; }
+
+void run(Launch& launch) {
+    Index3 grid = launch.grid();
+    std::uint32_t num_blocks = grid.x * grid.y * grid.z;
+    std::vector<std::uint32_t> order = shuffled(num_blocks, Random(launch.request().seed));
+    std::atomic<std::uint32_t> next{0};
+    auto work = [&] {
+        Worker& worker = Worker::of_this_os_thread();
+        SharedSegment segment = shared_segment(launch.request().shared_anchor);
+        worker.static_shared = segment.begin;
+        worker.static_shared_bytes = segment.bytes;
+        for (std::uint32_t at; !launch.failed() && (at = next++) < num_blocks;)
+            run_block(launch, worker, index_of(order[at], grid), launch.request().seed ^ (order[at] * 0x9E3779B97F4A7C15ull));
+    };
+    std::uint32_t num_workers = launch.request().cooperative ? num_blocks : launch.request().num_workers;
+    std::vector<std::thread> others;
+    for (std::uint32_t i = 1; i < num_workers && i < num_blocks; ++i) others.emplace_back(work);
+    work();
+    for (std::thread& other : others) other.join();
+}
+
+}  // namespace emulator

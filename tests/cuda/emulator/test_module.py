@@ -1,0 +1,127 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cuda.emulator import DeviceArray, RawModule, Settings, SourceError, Stream, ToolchainError
+from cuda.emulator.build import build_module, cache_folder
+from cuda.emulator.toolchain import find_toolchain
+
+SCALE = """
+template <class T> __global__ void scale(T* out, const T* in, int n, T factor) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] = in[i] * factor;
+}
+extern "C" __global__ void __launch_bounds__(64) fill(float* out, float value) { out[threadIdx.x] = value; }
+"""
+
+
+def scale_module() -> RawModule:
+    return RawModule(code=SCALE, name_expressions=("scale<float>", "scale<int>"))
+
+
+@pytest.mark.parametrize("n", [0, 1, 31, 64, 65, 1000])
+def test_a_template_kernel_runs_by_its_name_expression(n: int) -> None:
+    host = np.arange(n, dtype=np.int32)
+    source, out = DeviceArray.from_numpy(host), DeviceArray.empty(n, np.int32)
+    scale_module().get_function("scale<int>")(((n + 63) // 64,), (64,), (out, source, np.int32(n), np.int32(3)))
+    assert np.array_equal(out.numpy(), host * 3)
+
+
+def test_an_extern_c_kernel_is_found_by_its_name() -> None:
+    out = DeviceArray.empty(16, np.float32)
+    scale_module().get_function("fill")((1,), (16,), (out, np.float32(2.5)))
+    assert np.array_equal(out.numpy(), np.full(16, 2.5, np.float32))
+
+
+def test_an_unknown_kernel_is_refused_with_the_names_there_are() -> None:
+    with pytest.raises(KeyError, match="fill"):
+        scale_module().get_function("missing")
+
+
+@pytest.mark.parametrize(
+    "value", [2, 2.0, np.float64(2), np.int32(2), np.float16(2), True, None], ids=lambda value: type(value).__name__
+)
+def test_only_the_exact_width_is_taken_for_a_scalar(value: object) -> None:
+    out = DeviceArray.empty(16, np.float32)
+    with pytest.raises(TypeError, match=r"argument 1 is .* the parameter is float32"):
+        scale_module().get_function("fill")((1,), (16,), (out, value))
+
+
+def test_a_pointer_is_an_array_or_an_unsigned_address() -> None:
+    out = DeviceArray.empty(16, np.float32)
+    fill = scale_module().get_function("fill")
+    fill((1,), (16,), (np.uint64(out.pointer), np.float32(1)))
+    assert out.numpy().sum() == 16
+    with pytest.raises(TypeError, match="argument 0 is int, the parameter is pointer"):
+        fill((1,), (16,), (out.pointer, np.float32(1)))
+
+
+def test_too_few_arguments_are_refused() -> None:
+    with pytest.raises(TypeError, match="takes 2 arguments, 1 were given"):
+        scale_module().get_function("fill")((1,), (16,), (np.float32(1),))
+
+
+@pytest.mark.parametrize(("grid", "block"), [((1,), (1025,)), ((1,), (0,)), ((1, 65536), (1,)), ((-1,), (1,))])
+def test_sizes_outside_of_cudas_limits_are_refused(grid: tuple[int, ...], block: tuple[int, ...]) -> None:
+    out = DeviceArray.empty(16, np.float32)
+    with pytest.raises(ValueError, match="limits are"):
+        scale_module().get_function("fill")(grid, block, (out, np.float32(1)))
+
+
+def test_inline_assembly_is_refused_with_its_line() -> None:
+    with pytest.raises(SourceError, match=r"kernel.cu:2: inline assembly belongs in ptx.cuh"):
+        RawModule(code='extern "C" __global__ void k() {\n    asm volatile("bar.sync 0;");\n}')
+
+
+def test_assembly_in_comments_and_strings_is_not_assembly() -> None:
+    RawModule(code='// asm("x")\nextern "C" __global__ void k() { const char* s = "asm"; (void)s; }')
+
+
+def test_a_compile_error_names_the_line() -> None:
+    with pytest.raises(SourceError, match=r"kernel.cu:2:.*undeclared"):
+        RawModule(code='extern "C" __global__ void k() {\n    undeclared = 1;\n}')
+
+
+def test_a_missing_compiler_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(ToolchainError, match="`no-such-compiler` was not found: install it"):
+        find_toolchain()
+
+
+def test_the_cache_follows_the_environment_and_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    header = tmp_path / "value.cuh"
+    header.write_text("constexpr int value = 1;")
+    code = '#include "value.cuh"\nextern "C" __global__ void k(int* out) { *out = value; }'
+    file = str(tmp_path / "k.cu")
+    first, _ = build_module(code, file, (), (), "fast")
+    assert first.parent == cache_folder() == tmp_path / "tokenstage" / "emulator"
+    written = first.stat().st_mtime_ns
+    assert build_module(code, file, (), (), "fast")[0].stat().st_mtime_ns == written
+    assert build_module(code, file, ("-DX=1",), (), "fast")[0] != first
+    assert build_module(code, file, (), (), "check")[0] != first
+    header.write_text("constexpr int value = 2;")
+    assert build_module(code, file, (), (), "fast")[0] != first
+
+
+def test_streams_keep_order_and_raise_at_synchronize() -> None:
+    code = 'extern "C" __global__ void k(int* x, int* y) { *x = *x + 1; if (*x == 3) *y = 7 / (*x - 3); }'
+    kernel = RawModule(code=code, settings=Settings()).get_function("k")
+    x, y = DeviceArray.from_numpy(np.zeros(1, np.int32)), DeviceArray.from_numpy(np.zeros(1, np.int32))
+    with Stream() as stream:
+        for _ in range(2):
+            kernel((1,), (1,), (x, y), stream=stream)
+        stream.record().synchronize()
+        assert x.numpy() == 2
+        for _ in range(5):
+            kernel((1,), (1,), (x, y), stream=stream)
+        with pytest.raises(RuntimeError, match="arithmetic"):
+            stream.synchronize()
+        assert x.numpy() == 3
+
+
+def test_an_array_takes_only_its_own_shape_and_dtype() -> None:
+    array = DeviceArray.empty((2, 3), np.float32)
+    with pytest.raises(ValueError, match="float32"):
+        array.set(np.zeros((2, 3), np.float64))
