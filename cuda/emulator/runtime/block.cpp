@@ -184,12 +184,14 @@ unsigned Block::live_lanes(unsigned warp) const {
 
 void Block::on_fault(int signal) {
     worker.in_fiber = false;
-    char address[32];
-    snprintf(address, sizeof address, "%#lx", static_cast<unsigned long>(worker.fault_address));
     FiberThread& thread = running();
-    const char* kind = signal == SIGFPE ? "arithmetic" : "memory-fault";
-    std::string message = signal == SIGFPE ? "integer division by zero or overflow"
-                                           : std::string("access to ") + address + ", outside of every array";
+    const char* kind = "memory-fault";
+    char message[96];
+    snprintf(message, sizeof message, "access to %#lx, outside of every array", static_cast<unsigned long>(worker.fault_address));
+    if (signal == SIGFPE || signal == SIGILL) {  // GCC puts an illegal instruction where it sees that an error is certain
+        kind = signal == SIGFPE ? "arithmetic" : "trap";
+        snprintf(message, sizeof message, "%s", signal == SIGFPE ? "integer division by zero or overflow" : "trapped");
+    }
     report(kind, message, &thread, thread.site, worker.fault_pc, 0);
 }
 

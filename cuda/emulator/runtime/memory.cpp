@@ -10,7 +10,8 @@
 namespace emulator {
 namespace {
 
-constexpr std::size_t page_bytes = 64 << 10;  // a multiple of every page size in use
+constexpr std::size_t page_bytes = 64 << 10;   // a multiple of every page size in use
+constexpr std::size_t zone_bytes = 16 << 20;   // inaccessible on both sides; costs addresses, not memory
 constexpr unsigned char slack_pattern = 0xA5;
 
 struct Mapping {
@@ -36,10 +37,10 @@ Mapping* mapping_at_or_before(std::uintptr_t address) {
 
 void* allocate(std::size_t bytes, bool initialised) {
     std::size_t body = (bytes + page_bytes - 1) / page_bytes * page_bytes;
-    std::size_t mapped = body + 2 * page_bytes;
+    std::size_t mapped = body + 2 * zone_bytes;
     void* base = mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED) return nullptr;
-    auto* begin = static_cast<unsigned char*>(base) + page_bytes;
+    auto* begin = static_cast<unsigned char*>(base) + zone_bytes;
     mprotect(begin, body, PROT_READ | PROT_WRITE);
     std::size_t slack = slack_of(bytes);
     unsigned char* array = begin + body - slack - bytes;

@@ -13,7 +13,7 @@
 namespace emulator {
 namespace {
 
-constexpr std::size_t guard_bytes = 64 << 10;
+constexpr std::size_t guard_bytes = 16 << 20;
 constexpr std::size_t signal_stack_bytes = 64 << 10;
 constexpr std::uint64_t canary = 0xC0FFEE5AFEC0FFEEull;
 
@@ -29,10 +29,15 @@ unsigned char* map_between_guards(std::size_t bytes) {
 
 void unmap_between_guards(unsigned char* begin, std::size_t bytes) { munmap(begin - guard_bytes, bytes + 2 * guard_bytes); }
 
-struct sigaction previous_segv, previous_bus, previous_fpe;
+struct sigaction previous_segv, previous_bus, previous_fpe, previous_ill;
 
 struct sigaction& previous_of(int signal) {
-    return signal == SIGSEGV ? previous_segv : signal == SIGBUS ? previous_bus : previous_fpe;
+    switch (signal) {
+        case SIGSEGV: return previous_segv;
+        case SIGBUS: return previous_bus;
+        case SIGFPE: return previous_fpe;
+        default: return previous_ill;
+    }
 }
 
 std::uintptr_t program_counter(const void* context) {
@@ -97,7 +102,7 @@ void catch_faults() {
     action.sa_sigaction = on_fault;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
     sigemptyset(&action.sa_mask);
-    for (int signal : {SIGSEGV, SIGBUS, SIGFPE}) {
+    for (int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) {
         struct sigaction now {};
         sigaction(signal, nullptr, &now);
         if ((now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == on_fault) continue;

@@ -48,7 +48,7 @@ class Worker {
     unsigned char* signal_stack_;
 };
 
-// Makes SIGSEGV, SIGBUS and SIGFPE inside a kernel land in its worker; all others go to whoever had them before.
+// Makes SIGSEGV, SIGBUS, SIGFPE and SIGILL inside a kernel land in its worker; all others go to whoever had them before.
 void catch_faults();
 
 }  // namespace emulator

@@ -42,6 +42,11 @@ def test_division_by_zero_is_an_error_and_the_emulator_lives_on() -> None:
     assert run(body, [np.ones(2, np.int32)], block=1)[0][0] == 7
 
 
+def test_a_trap_names_its_line() -> None:
+    error = failure('extern "C" __global__ void k(int* x) {\n if (x[0] == 0) __trap();\n}', [np.zeros(1, np.int32)])
+    assert (error.kind, str(error.where)) == ("trap", "kernel.cu:2")
+
+
 def test_a_barrier_that_some_threads_skip_says_who_waits_where(seed: int) -> None:
     body = """
     extern "C" __global__ void k(int* x) {
@@ -97,7 +102,7 @@ def test_the_watchdog_says_where_everybody_spins(seed: int) -> None:
 
 def test_a_failure_on_one_device_ends_the_spinning_of_another() -> None:
     spin = RawModule(code='extern "C" __global__ void k(int* x) { while (atomicAdd(x, 0) == 0) {} }')
-    fault = RawModule(code='extern "C" __global__ void k(int* x) { atomicExch(x + 1, 1); x[1 << 20] = 1; }')
+    fault = RawModule(code='extern "C" __global__ void k(int* x) { atomicExch(x + 1, 1); x[4] = 1; }')
     x = DeviceArray.from_numpy(np.zeros(4, np.int32))
     errors: list[str] = []
     started = threading.Event()

@@ -106,7 +106,7 @@ def test_the_cache_follows_the_environment_and_the_sources(tmp_path: Path, monke
 
 
 def test_streams_keep_order_and_raise_at_synchronize() -> None:
-    code = 'extern "C" __global__ void k(int* x, int* y) { *x = *x + 1; if (*x == 3) *y = 7 / (*x - 3); }'
+    code = 'extern "C" __global__ void k(int* x, int* y) { *x = *x + 1; if (*x == 3) *y = 7 / *y; }'
     kernel = RawModule(code=code, settings=Settings()).get_function("k")
     x, y = DeviceArray.from_numpy(np.zeros(1, np.int32)), DeviceArray.from_numpy(np.zeros(1, np.int32))
     with Stream() as stream:
