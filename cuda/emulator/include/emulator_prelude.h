@@ -2,6 +2,8 @@
 #pragma once
 #include "emulator_abi.h"
 
+#define CUDA_EMULATOR 1  // ptx.cuh then takes its twins from emulator_ptx.h
+
 #define __global__
 #define __device__
 #define __host__

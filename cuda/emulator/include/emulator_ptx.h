@@ -1,0 +1,158 @@
+// The twins of ptx.cuh: what each instruction does, lane by lane, with what the manual forbids reported.
+#pragma once
+#include "cuda_bf16.h"
+#include "cuda_fp16.h"
+
+namespace emulator {
+
+struct MmaCall : WarpCall {
+    float* d;
+    const unsigned* a;
+    const unsigned* b;
+    float result[4];
+};
+
+struct Bf16 { static float value(unsigned bits) { return __bfloat162float({static_cast<unsigned short>(bits)}); } };
+struct F16 { static float value(unsigned bits) { return __half2float({static_cast<unsigned short>(bits)}); } };
+
+inline void need_all_lanes(const WarpCall* call, unsigned arrived) {
+    if (arrived != 0xffffffffu) fail("warp-misuse", "a .aligned instruction needs all 32 lanes", call->site);
+}
+
+// Exact products, summed in double and rounded once: the tensor core's own rounding is not modelled.
+template <class Element>
+__attribute__((no_sanitize_thread)) void compute_mma(WarpCall* const* lanes, unsigned arrived) {
+    need_all_lanes(lanes[__builtin_ctz(arrived)], arrived);
+    float a[16][16], b[16][8];
+    for (unsigned lane = 0; lane < 32; ++lane) {
+        const auto* call = static_cast<const MmaCall*>(lanes[lane]);
+        unsigned group = lane / 4, pair = lane % 4 * 2;
+        for (unsigned i = 0; i < 8; ++i)
+            a[group + i / 2 % 2 * 8][pair + i % 2 + i / 4 * 8] = Element::value(call->a[i / 2] >> i % 2 * 16 & 0xffffu);
+        for (unsigned i = 0; i < 4; ++i)
+            b[pair + i % 2 + i / 2 * 8][group] = Element::value(call->b[i / 2] >> i % 2 * 16 & 0xffffu);
+    }
+    for (unsigned lane = 0; lane < 32; ++lane) {
+        auto* call = static_cast<MmaCall*>(lanes[lane]);
+        for (unsigned i = 0; i < 4; ++i) {
+            double sum = 0;
+            for (unsigned k = 0; k < 16; ++k)
+                sum += static_cast<double>(a[lane / 4 + i / 2 * 8][k]) * b[k][lane % 4 * 2 + i % 2];
+            call->result[i] = static_cast<float>(sum + call->d[i]);
+        }
+    }
+}
+
+template <class Element>
+void mma(const char* name, float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], Site site) {
+    MmaCall call{{name, 0xffffffffu, site, compute_mma<Element>}, d, a, b, {}};
+    warp_rendezvous(call);
+    for (int i = 0; i < 4; ++i) d[i] = call.result[i];
+}
+
+struct MatrixCall : WarpCall {
+    const unsigned char* row;
+    unsigned* result;
+};
+
+// What a lane receives is what counts as read by it: it must have been made visible to that lane.
+inline unsigned matrix_element(const MatrixCall* owner, unsigned column, unsigned lane, Site site) {
+    unsigned short bits;
+    check_access(lane, owner->row + 2 * column, 2, false, site);
+    __builtin_memcpy(&bits, owner->row + 2 * column, 2);
+    return bits;
+}
+
+template <unsigned count, bool transposed>
+__attribute__((no_sanitize_thread)) void compute_ldmatrix(WarpCall* const* lanes, unsigned arrived) {
+    need_all_lanes(lanes[__builtin_ctz(arrived)], arrived);
+    const auto call_of = [&](unsigned lane) { return static_cast<MatrixCall*>(lanes[lane]); };
+    for (unsigned lane = 0; lane < 8 * count; ++lane)
+        if (reinterpret_cast<unsigned long>(call_of(lane)->row) % 16 != 0)
+            fail("misaligned", "a row of ldmatrix is not aligned to 16 bytes", lanes[lane]->site);
+    for (unsigned lane = 0; lane < 32; ++lane)
+        for (unsigned matrix = 0; matrix < count; ++matrix) {
+            unsigned bits = 0;
+            for (unsigned i = 0; i < 2; ++i) {
+                unsigned row = transposed ? lane % 4 * 2 + i : lane / 4, column = transposed ? lane / 4 : lane % 4 * 2 + i;
+                bits |= matrix_element(call_of(matrix * 8 + row), column, lane, lanes[lane]->site) << 16 * i;
+            }
+            call_of(lane)->result[matrix] = bits;
+        }
+}
+
+// `results` is filled after the meeting: a lane's registers are written by nobody but itself.
+template <unsigned count, bool transposed>
+void ldmatrix(const char* name, unsigned (&registers)[count], const void* row, Site site) {
+    unsigned result[count];
+    MatrixCall call{{name, 0xffffffffu, site, compute_ldmatrix<count, transposed>}, static_cast<const unsigned char*>(row), result};
+    warp_rendezvous(call);
+    for (unsigned i = 0; i < count; ++i) registers[i] = result[i];
+}
+
+}  // namespace emulator
+
+namespace ptx {
+
+using emulator::here;
+using emulator::Site;
+
+inline void mma_m16n8k16_bf16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], Site site = here()) {
+    emulator::mma<emulator::Bf16>("mma_m16n8k16_bf16", d, a, b, site);
+}
+inline void mma_m16n8k16_f16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], Site site = here()) {
+    emulator::mma<emulator::F16>("mma_m16n8k16_f16", d, a, b, site);
+}
+
+#define EMULATOR_LDMATRIX(count)                                                                          \
+    inline void ldmatrix_x##count(unsigned (&r)[count], const void* row, Site site = here()) {            \
+        emulator::ldmatrix<count, false>("ldmatrix_x" #count, r, row, site);                              \
+    }                                                                                                     \
+    inline void ldmatrix_x##count##_trans(unsigned (&r)[count], const void* row, Site site = here()) {    \
+        emulator::ldmatrix<count, true>("ldmatrix_x" #count "_trans", r, row, site);                      \
+    }
+EMULATOR_LDMATRIX(1)
+EMULATOR_LDMATRIX(2)
+EMULATOR_LDMATRIX(4)
+#undef EMULATOR_LDMATRIX
+
+inline void cp_async_4(void* shared, const void* global, unsigned source_bytes = 4, Site site = here()) {
+    emulator::async_copy(shared, global, 4, source_bytes, site);
+}
+inline void cp_async_8(void* shared, const void* global, unsigned source_bytes = 8, Site site = here()) {
+    emulator::async_copy(shared, global, 8, source_bytes, site);
+}
+inline void cp_async_16(void* shared, const void* global, unsigned source_bytes = 16, Site site = here()) {
+    emulator::async_copy(shared, global, 16, source_bytes, site);
+}
+inline void cp_async_commit() { emulator::async_commit(); }
+template <int pending>
+void cp_async_wait() { emulator::async_wait(pending); }
+
+__attribute__((no_sanitize_thread)) inline void store_release(unsigned* flag, unsigned value, bool system, Site site) {
+    emulator::check_atomic(flag, 4, false, true, system, site);
+    __atomic_store_n(flag, value, __ATOMIC_RELEASE);
+}
+__attribute__((no_sanitize_thread)) inline unsigned load_acquire(const char* name, const unsigned* flag, bool system, Site site) {
+    emulator::spin_point(name, site);
+    unsigned value = __atomic_load_n(flag, __ATOMIC_ACQUIRE);
+    emulator::check_atomic(flag, 4, true, false, system, site);
+    return value;
+}
+inline void store_release_system(unsigned* flag, unsigned value, Site site = here()) { store_release(flag, value, true, site); }
+inline void store_release_gpu(unsigned* flag, unsigned value, Site site = here()) { store_release(flag, value, false, site); }
+inline unsigned load_acquire_system(const unsigned* flag, Site site = here()) {
+    return load_acquire("load_acquire_system", flag, true, site);
+}
+inline unsigned load_acquire_gpu(const unsigned* flag, Site site = here()) {
+    return load_acquire("load_acquire_gpu", flag, false, site);
+}
+
+inline void barrier_sync(unsigned id, unsigned threads, Site site = here()) {
+    emulator::block_barrier(id, threads, true, "barrier_sync", site);
+}
+inline void barrier_arrive(unsigned id, unsigned threads, Site site = here()) {
+    emulator::block_barrier(id, threads, false, "barrier_arrive", site);
+}
+
+}  // namespace ptx
