@@ -19,7 +19,7 @@ Mode = Literal["fast", "check"]
 
 HERE = Path(__file__).parent
 INCLUDE = HERE / "include"
-COMMON_FLAGS = ("-std=c++17", "-g1", "-fPIC", "-march=native", "-fno-strict-aliasing", "-ffp-contract=off")
+COMMON_FLAGS = ("-std=c++17", "-g1", "-gdwarf-4", "-fPIC", "-march=native", "-fno-strict-aliasing", "-ffp-contract=off")
 RUNTIME_FLAGS = (*COMMON_FLAGS, "-O2", "-pthread")
 KERNEL_FLAGS = (
     *COMMON_FLAGS,

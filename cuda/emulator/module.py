@@ -31,12 +31,14 @@ class Settings:
         seed: Chooses block order, thread schedule and when asynchronous copies land.
         num_workers: OS threads that blocks are spread over; cooperative launches use one a block.
         watchdog_s: How long all threads may spin without progress.
+        device: Which device this is; between devices only system scope orders memory.
     """
 
     mode: Mode = "fast"
     seed: int = 0
     num_workers: int = 1
     watchdog_s: float = 10.0
+    device: int = 0
 
 
 @dataclass(frozen=True)
@@ -160,6 +162,7 @@ class Kernel:
             seed=self.settings.seed,
             cooperative=int(self._cooperative),
             checked=int(self.settings.mode == "check"),
+            device=self.settings.device,
             watchdog_s=self.settings.watchdog_s,
         )
         report = ErrorReport()

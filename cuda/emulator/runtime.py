@@ -27,6 +27,7 @@ class LaunchRequest(ctypes.Structure):
         ("seed", ctypes.c_uint64),
         ("cooperative", ctypes.c_uint32),
         ("checked", ctypes.c_uint32),
+        ("device", ctypes.c_uint32),
         ("watchdog_s", ctypes.c_double),
     )
 

@@ -63,7 +63,8 @@ void async_wait(unsigned pending_groups);
 
 // Check mode only (no-ops in fast mode): accesses made inside the shims, and the orders that atomics make.
 void check_access(unsigned lane, const void* address, unsigned bytes, bool write, Site site);
-void check_atomic(const void* address, unsigned bytes, bool acquire, bool release, bool system_scope, Site site);
+enum class MemoryOrder { relaxed, acquire, release };
+void check_atomic(const void* address, unsigned bytes, MemoryOrder order, bool system_scope, Site site);
 void check_fence(bool system_scope);
 unsigned long long nanoseconds();
 

@@ -4,9 +4,9 @@
 namespace emulator {
 
 template <class T, class Update>
-T atomic_update(const char* name, T* address, bool system_scope, Site site, Update update) {
+__attribute__((no_sanitize_thread)) T atomic_update(const char* name, T* address, bool system_scope, Site site, Update update) {
     spin_point(name, site);
-    check_atomic(address, sizeof(T), false, false, system_scope, site);
+    check_atomic(address, sizeof(T), MemoryOrder::relaxed, system_scope, site);
     using Bits = __attribute__((may_alias)) unsigned long long;
     using Half = __attribute__((may_alias)) unsigned;
     T old, wanted;

@@ -56,7 +56,7 @@ struct MatrixCall : WarpCall {
 };
 
 // What a lane receives is what counts as read by it: it must have been made visible to that lane.
-inline unsigned matrix_element(const MatrixCall* owner, unsigned column, unsigned lane, Site site) {
+__attribute__((no_sanitize_thread)) inline unsigned matrix_element(const MatrixCall* owner, unsigned column, unsigned lane, Site site) {
     unsigned short bits;
     check_access(lane, owner->row + 2 * column, 2, false, site);
     __builtin_memcpy(&bits, owner->row + 2 * column, 2);
@@ -130,13 +130,13 @@ template <int pending>
 void cp_async_wait() { emulator::async_wait(pending); }
 
 __attribute__((no_sanitize_thread)) inline void store_release(unsigned* flag, unsigned value, bool system, Site site) {
-    emulator::check_atomic(flag, 4, false, true, system, site);
+    emulator::check_atomic(flag, 4, emulator::MemoryOrder::release, system, site);
     __atomic_store_n(flag, value, __ATOMIC_RELEASE);
 }
 __attribute__((no_sanitize_thread)) inline unsigned load_acquire(const char* name, const unsigned* flag, bool system, Site site) {
     emulator::spin_point(name, site);
     unsigned value = __atomic_load_n(flag, __ATOMIC_ACQUIRE);
-    emulator::check_atomic(flag, 4, true, false, system, site);
+    emulator::check_atomic(flag, 4, emulator::MemoryOrder::acquire, system, site);
     return value;
 }
 inline void store_release_system(unsigned* flag, unsigned value, Site site = here()) { store_release(flag, value, true, site); }

@@ -65,6 +65,7 @@ struct Block {
     unsigned live_lanes(unsigned warp) const;
     void complete(Rendezvous& meeting, unsigned warp);
     void release(unsigned id);
+    [[noreturn]] void fail_conflict(const Conflict& conflict, std::uint64_t code);
     [[noreturn]] void fail(const char* kind, const std::string& message, Site site, std::uintptr_t pc = 0,
                            std::uintptr_t other_pc = 0);
 

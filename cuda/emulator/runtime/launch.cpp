@@ -5,8 +5,8 @@
 #include <thread>
 #include <vector>
 
+#include "actors.h"
 #include "block.h"
-#include "race.h"
 #include "random.h"
 #include "shared_segment.h"
 #include "worker.h"
@@ -47,6 +47,7 @@ void run(Launch& launch) {
     std::uint32_t num_blocks = grid.x * grid.y * grid.z;
     std::vector<std::uint32_t> order = shuffled(num_blocks, Random(launch.request().seed));
     std::atomic<std::uint32_t> next{0};
+    begin_launch(launch.id());
     auto work = [&] {
         Worker& worker = Worker::of_this_os_thread();
         SharedSegment segment = shared_segment(launch.request().shared_anchor);
@@ -60,6 +61,7 @@ void run(Launch& launch) {
     for (std::uint32_t i = 1; i < num_workers && i < num_blocks; ++i) others.emplace_back(work);
     work();
     for (std::thread& other : others) other.join();
+    end_launch(launch.id());
 }
 
 }  // namespace emulator

@@ -19,6 +19,7 @@ struct LaunchRequest {
     std::uint64_t seed;
     std::uint32_t cooperative;
     std::uint32_t checked;
+    std::uint32_t device;
     double watchdog_s;
 };
 

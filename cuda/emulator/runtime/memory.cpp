@@ -7,6 +7,8 @@
 #include <mutex>
 #include <shared_mutex>
 
+#include "shadow.h"
+
 namespace emulator {
 namespace {
 
@@ -83,11 +85,20 @@ Allocation* allocation_of(std::uintptr_t address) {
     return &mapping->allocation;
 }
 
+Shadow* shadow_of(Allocation& allocation) {
+    std::unique_lock lock(guard);
+    if (!allocation.shadow) allocation.shadow = std::make_shared<Shadow>(allocation.bytes);
+    return allocation.shadow.get();
+}
+
 bool near_allocation(std::uintptr_t address) {
     std::shared_lock lock(guard);
-    for (const auto& [key, mapping] : mappings())
-        if (address - reinterpret_cast<std::uintptr_t>(mapping.base) < mapping.mapped_bytes) return true;
-    return false;
+    auto after = mappings().upper_bound(address);
+    const auto holds = [&](const Mapping& mapping) {
+        return address - reinterpret_cast<std::uintptr_t>(mapping.base) < mapping.mapped_bytes;
+    };
+    return (after != mappings().end() && holds(after->second)) ||
+           (after != mappings().begin() && holds(std::prev(after)->second));
 }
 
 }  // namespace emulator

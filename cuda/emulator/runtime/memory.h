@@ -26,6 +26,7 @@ void mark_initialised(void* pointer);
 
 // The array that holds `address`, or null. Valid until the array is freed.
 Allocation* allocation_of(std::uintptr_t address);
+Shadow* shadow_of(Allocation& allocation);
 // Whether `address` is within the zone around some array where only a wrong index leads.
 bool near_allocation(std::uintptr_t address);
 

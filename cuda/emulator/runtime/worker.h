@@ -23,6 +23,10 @@ class Worker {
         return address - reinterpret_cast<std::uintptr_t>(stacks_) < stack_bytes * max_threads;
     }
 
+    bool in_shared_mapping(std::uintptr_t address) const {
+        return address - reinterpret_cast<std::uintptr_t>(shared_) < max_shared_bytes;
+    }
+
     // Dynamic shared memory ends where an inaccessible page begins.
     unsigned char* dynamic_shared(std::uint32_t bytes) const { return shared_end_ - (bytes + 15u) / 16u * 16u; }
 

@@ -1,0 +1,55 @@
+#include "actors.h"
+
+#include <algorithm>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+namespace emulator {
+namespace {
+
+constexpr std::uint64_t never = ~std::uint64_t{0};
+
+struct Span {
+    std::uint64_t begin;
+    std::uint64_t end;
+};
+
+std::mutex guard;
+std::uint64_t tick = 0;
+std::unordered_map<std::uint32_t, Span> spans;
+std::vector<BlockRun> runs;  // by base
+std::uint32_t next_base = 1;
+
+}  // namespace
+
+void begin_launch(std::uint32_t launch) {
+    std::lock_guard<std::mutex> lock(guard);
+    spans[launch] = {++tick, never};
+}
+
+void end_launch(std::uint32_t launch) {
+    std::lock_guard<std::mutex> lock(guard);
+    spans[launch].end = ++tick;
+}
+
+bool ended_before(std::uint32_t earlier, std::uint32_t later) {
+    std::lock_guard<std::mutex> lock(guard);
+    return spans[earlier].end < spans[later].begin;
+}
+
+BlockRun add_block_run(const Launch& launch, Index3 block) {
+    std::lock_guard<std::mutex> lock(guard);
+    runs.push_back({next_base, launch.num_threads(), launch.id(), launch.request().device, block, launch.block()});
+    next_base += launch.num_threads();
+    return runs.back();
+}
+
+BlockRun block_run_of(std::uint32_t actor) {
+    std::lock_guard<std::mutex> lock(guard);
+    auto after = std::upper_bound(runs.begin(), runs.end(), actor,
+                                  [](std::uint32_t wanted, const BlockRun& run) { return wanted < run.base; });
+    return *std::prev(after);
+}
+
+}  // namespace emulator
