@@ -32,8 +32,12 @@ KERNEL_FLAGS = (
 )
 MODE_FLAGS: dict[Mode, tuple[str, ...]] = {
     "fast": ("-O3",),
-    # For its load and store hooks only: the run-time defines them, and libtsan is never linked.
-    "check": ("-O1", "-fsanitize=thread", "--param=tsan-instrument-func-entry-exit=0"),
+    # For their hooks only: the run-time defines them, and neither libtsan nor libubsan is ever linked.
+    "check": (
+        "-O1",
+        "-fsanitize=thread,signed-integer-overflow,bounds,shift-exponent,integer-divide-by-zero",
+        "--param=tsan-instrument-func-entry-exit=0",
+    ),
 }
 
 

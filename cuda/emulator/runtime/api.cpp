@@ -1,5 +1,6 @@
 // The C functions that Python calls. Nothing here throws; errors are return values or an ErrorReport.
 #include <dlfcn.h>
+#include <sys/mman.h>
 
 #include <cstdint>
 #include <cstring>
@@ -15,6 +16,11 @@ extern "C" {
 EXPORTED void* emulator_allocate(std::uint64_t bytes, int initialised) {
     return emulator::allocate(bytes, initialised != 0);
 }
+EXPORTED void* emulator_allocate_shared(const char* name, std::uint64_t bytes, int create) {
+    return emulator::allocate_shared(name, bytes, create != 0);
+}
+EXPORTED void emulator_unlink_shared(const char* name) { shm_unlink(name); }
+EXPORTED void emulator_adopt(void* pointer, std::uint64_t bytes) { emulator::adopt(pointer, bytes); }
 EXPORTED void emulator_free(void* pointer) { emulator::release(pointer); }
 EXPORTED int emulator_slack_is_whole(void* pointer) { return emulator::slack_is_whole(pointer) ? 1 : 0; }
 EXPORTED void emulator_mark_initialised(void* pointer) { emulator::mark_initialised(pointer); }

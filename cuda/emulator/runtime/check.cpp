@@ -6,9 +6,10 @@ namespace {
 
 Site site_in(std::uint64_t code) { return is_site(code) ? site_of(code) : Site{nullptr, 0}; }
 
-void look(unsigned rank, const void* address, unsigned bytes, bool write, bool atomic, std::uint64_t code) {
+void look(unsigned rank, const void* address, unsigned bytes, bool read, bool write, bool atomic, std::uint64_t code) {
     Block& block = *current->block;
-    Conflict conflict = block.history->access({rank, reinterpret_cast<std::uintptr_t>(address), bytes, write, atomic, code});
+    auto at = reinterpret_cast<std::uintptr_t>(address);
+    Conflict conflict = block.history->access({rank, at, bytes, read, write, atomic, code});
     if (conflict.kind != nullptr) block.fail_conflict(conflict, code);
 }
 
@@ -18,8 +19,9 @@ void hook(const void* address, unsigned bytes, bool write, bool aligned, void* r
     if (!is_checked() || current->block->worker.on_stacks(reinterpret_cast<std::uintptr_t>(address))) return;
     std::uint64_t code = code_of(reinterpret_cast<std::uintptr_t>(return_address) - 1);
     if (aligned && reinterpret_cast<std::uintptr_t>(address) % bytes != 0)
-        current->block->fail_conflict({"misaligned", std::to_string(bytes) + " bytes at an address that is not a multiple of it", 0}, code);
-    look(current->rank, address, bytes, write, false, code);
+        current->block->fail_conflict(
+            {"misaligned", "access of " + std::to_string(bytes) + " bytes at an address that is not a multiple of it", 0}, code);
+    look(current->rank, address, bytes, !write, write, false, code);
 }
 
 }  // namespace
@@ -33,14 +35,15 @@ void Block::fail_conflict(const Conflict& conflict, std::uint64_t code) {
 }
 
 void check_access(unsigned lane, const void* address, unsigned bytes, bool write, Site site) {
-    if (is_checked()) look(current->warp * 32 + lane, address, bytes, write, false, code_of(site));
+    if (is_checked()) look(current->warp * 32 + lane, address, bytes, !write, write, false, code_of(site));
 }
 
 void check_atomic(const void* address, unsigned bytes, MemoryOrder order, bool system_scope, Site site) {
     if (!is_checked()) return;
     BlockHistory& history = *current->block->history;
     auto flag = reinterpret_cast<std::uintptr_t>(address);
-    look(current->rank, address, bytes, order != MemoryOrder::acquire, true, code_of(site));
+    bool reads = order != MemoryOrder::release, writes = order != MemoryOrder::acquire;
+    look(current->rank, address, bytes, reads, writes, true, code_of(site));
     switch (order) {
         case MemoryOrder::relaxed: history.relaxed(current->rank, flag, system_scope); break;
         case MemoryOrder::acquire: history.acquire(current->rank, flag, system_scope); break;

@@ -1,6 +1,8 @@
 #include "memory.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <map>
@@ -20,12 +22,33 @@ struct Mapping {
     Allocation allocation;
     unsigned char* base;
     std::size_t mapped_bytes;
+    std::size_t slack_bytes;  // between the array and its inaccessible zone, filled with a pattern
+    bool is_ours;
 };
 
 std::shared_mutex guard;
 std::map<std::uintptr_t, Mapping>& mappings() {
     static std::map<std::uintptr_t, Mapping> all;
     return all;
+}
+
+struct Zone {
+    unsigned char* base = nullptr;  // inaccessible, as all that follows until somebody opens it
+    unsigned char* begin = nullptr;
+    std::size_t body_bytes = 0;
+    std::size_t mapped_bytes = 0;
+};
+
+Zone map_zone(std::size_t bytes) {
+    std::size_t body = (bytes + page_bytes - 1) / page_bytes * page_bytes, mapped = body + 2 * zone_bytes;
+    void* base = mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base == MAP_FAILED) return {};
+    return {static_cast<unsigned char*>(base), static_cast<unsigned char*>(base) + zone_bytes, body, mapped};
+}
+
+void add(Mapping mapping) {
+    std::unique_lock lock(guard);
+    mappings()[mapping.allocation.begin] = std::move(mapping);
 }
 
 std::size_t slack_of(std::size_t bytes) { return (16 - bytes % 16) % 16; }
@@ -38,27 +61,40 @@ Mapping* mapping_at_or_before(std::uintptr_t address) {
 }  // namespace
 
 void* allocate(std::size_t bytes, bool initialised) {
-    std::size_t body = (bytes + page_bytes - 1) / page_bytes * page_bytes;
-    std::size_t mapped = body + 2 * zone_bytes;
-    void* base = mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (base == MAP_FAILED) return nullptr;
-    auto* begin = static_cast<unsigned char*>(base) + zone_bytes;
-    mprotect(begin, body, PROT_READ | PROT_WRITE);
+    Zone zone = map_zone(bytes);
+    if (zone.base == nullptr) return nullptr;
+    mprotect(zone.begin, zone.body_bytes, PROT_READ | PROT_WRITE);
     std::size_t slack = slack_of(bytes);
-    unsigned char* array = begin + body - slack - bytes;
+    unsigned char* array = zone.begin + zone.body_bytes - slack - bytes;
     if (bytes <= (std::size_t{64} << 20)) std::memset(array, 0xFF, bytes);  // huge arrays stay sparse: zeros
     std::memset(array + bytes, slack_pattern, slack);
-    std::unique_lock lock(guard);
-    auto key = reinterpret_cast<std::uintptr_t>(array);
-    mappings()[key] = {{key, bytes, initialised, nullptr}, static_cast<unsigned char*>(base), mapped};
+    add({{reinterpret_cast<std::uintptr_t>(array), bytes, initialised, nullptr}, zone.base, zone.mapped_bytes, slack, true});
     return array;
+}
+
+// The other process must find the same offsets, so the array begins at a page and the rest of its last page is open.
+void* allocate_shared(const char* name, std::size_t bytes, bool create) {
+    int file = shm_open(name, create ? O_RDWR | O_CREAT | O_EXCL : O_RDWR, 0600);
+    if (file < 0) return nullptr;
+    Zone zone = map_zone(bytes);
+    bool is_mapped = zone.base != nullptr && (!create || ftruncate(file, static_cast<off_t>(zone.body_bytes)) == 0) &&
+                     mmap(zone.begin, zone.body_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) != MAP_FAILED;
+    close(file);
+    if (!is_mapped) return nullptr;
+    add({{reinterpret_cast<std::uintptr_t>(zone.begin), bytes, true, nullptr}, zone.base, zone.mapped_bytes, 0, true});
+    return zone.begin;
+}
+
+void adopt(void* pointer, std::size_t bytes) {
+    auto* base = static_cast<unsigned char*>(pointer);
+    add({{reinterpret_cast<std::uintptr_t>(pointer), bytes, true, nullptr}, base, bytes, 0, false});
 }
 
 bool slack_is_whole(void* pointer) {
     std::shared_lock lock(guard);
     const Mapping& mapping = mappings().at(reinterpret_cast<std::uintptr_t>(pointer));
     const auto* end = static_cast<unsigned char*>(pointer) + mapping.allocation.bytes;
-    for (std::size_t i = 0; i < slack_of(mapping.allocation.bytes); ++i)
+    for (std::size_t i = 0; i < mapping.slack_bytes; ++i)
         if (end[i] != slack_pattern) return false;
     return true;
 }
@@ -67,7 +103,7 @@ void release(void* pointer) {
     std::unique_lock lock(guard);
     auto found = mappings().find(reinterpret_cast<std::uintptr_t>(pointer));
     if (found == mappings().end()) return;
-    munmap(found->second.base, found->second.mapped_bytes);
+    if (found->second.is_ours) munmap(found->second.base, found->second.mapped_bytes);
     mappings().erase(found);
 }
 

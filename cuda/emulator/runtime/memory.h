@@ -18,6 +18,10 @@ struct Allocation {
 
 // Null if the system gives no memory. Starts are aligned to 16 bytes, contents are NaN patterns.
 void* allocate(std::size_t bytes, bool initialised);
+// Memory shared with other processes under `name` (POSIX); zeros when created. Null with errno set on failure.
+void* allocate_shared(const char* name, std::size_t bytes, bool create);
+// Memory that somebody else owns, such as a host tensor's: known to check mode until released.
+void adopt(void* pointer, std::size_t bytes);
 // False if a kernel wrote between the array's end and its inaccessible page (less than 16 bytes).
 bool slack_is_whole(void* pointer);
 void release(void* pointer);

@@ -135,8 +135,7 @@ Conflict BlockHistory::check_cell(const Access& access, const Place& place, Cell
         for (const Stamp& read : cell.reads)
             if (read.actor != 0 && (read.bytes & bytes) && !(access.atomic && read.atomic) && !is_ordered(access.rank, read))
                 return against("race", access, place, read);
-    bool must_be_written = !access.write || access.atomic;
-    if (must_be_written && !place.initialised && (cell.written & bytes) != bytes) {
+    if (access.read && !place.initialised && (cell.written & bytes) != bytes) {
         std::string where = std::string(place.name) + " + " + std::to_string(place.offset);
         return {"uninitialised", "read of " + std::to_string(access.bytes) + " bytes that nobody wrote, at " + where, 0};
     }
@@ -201,10 +200,10 @@ Conflict BlockHistory::begin_copy(unsigned rank, const AsyncCopy& copy) {
     auto address = reinterpret_cast<std::uintptr_t>(copy.shared);
     std::uint64_t code = code_of(copy.site);
     if (copy.source_count > 0) {
-        Conflict bad = access({rank, reinterpret_cast<std::uintptr_t>(copy.global), copy.source_count, false, false, code});
+        Conflict bad = access({rank, reinterpret_cast<std::uintptr_t>(copy.global), copy.source_count, true, false, false, code});
         if (bad.kind != nullptr) return bad;
     }
-    Conflict bad = access({rank, address, copy.count, true, false, code});
+    Conflict bad = access({rank, address, copy.count, false, true, false, code});
     Place place = place_of(address, copy.count);
     if (bad.kind != nullptr || place.shadow == nullptr) return bad;
     for (std::size_t at = place.offset; at < place.offset + copy.count; at += 2) place.shadow->cell(at).write.pending = 1;

@@ -29,6 +29,7 @@ struct Access {
     unsigned rank;
     std::uintptr_t address;
     unsigned bytes;
+    bool read;
     bool write;
     bool atomic;
     std::uint64_t code;

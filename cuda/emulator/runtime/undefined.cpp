@@ -1,0 +1,27 @@
+// What -fsanitize=undefined calls in check mode. Every record begins with the source position; no more is needed here.
+#include "../include/emulator_abi.h"
+
+namespace {
+
+struct Record {
+    const char* file;
+    unsigned line;
+    unsigned column;
+};
+
+void stop(const void* data, const char* message) {
+    const auto* record = static_cast<const Record*>(data);
+    if (emulator::current != nullptr)
+        emulator::fail("undefined", message, {record->file, static_cast<int>(record->line)});
+}
+
+}  // namespace
+
+#define EXPORTED extern "C" __attribute__((visibility("default")))
+EXPORTED void __ubsan_handle_add_overflow(void* data, void*, void*) { stop(data, "signed overflow in an addition"); }
+EXPORTED void __ubsan_handle_sub_overflow(void* data, void*, void*) { stop(data, "signed overflow in a subtraction"); }
+EXPORTED void __ubsan_handle_mul_overflow(void* data, void*, void*) { stop(data, "signed overflow in a multiplication"); }
+EXPORTED void __ubsan_handle_negate_overflow(void* data, void*) { stop(data, "signed overflow in a negation"); }
+EXPORTED void __ubsan_handle_divrem_overflow(void* data, void*, void*) { stop(data, "division by zero or overflow"); }
+EXPORTED void __ubsan_handle_shift_out_of_bounds(void* data, void*, void*) { stop(data, "shift by more than the width"); }
+EXPORTED void __ubsan_handle_out_of_bounds(void* data, void*) { stop(data, "index outside of its array"); }
