@@ -7,12 +7,13 @@ It says nothing of speed, registers, or real weak memory: the check on a GPU doe
 from cuda.emulator.array import DeviceArray
 from cuda.emulator.errors import EmulatorError, KernelError, SourceError, ToolchainError
 from cuda.emulator.module import Kernel, RawModule, Settings
-from cuda.emulator.stream import Event, Stream
+from cuda.emulator.stream import Event, Graph, Stream
 
 __all__ = [
     "DeviceArray",
     "EmulatorError",
     "Event",
+    "Graph",
     "Kernel",
     "KernelError",
     "RawModule",

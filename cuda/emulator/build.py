@@ -35,7 +35,7 @@ MODE_FLAGS: dict[Mode, tuple[str, ...]] = {
     # For their hooks only: the run-time defines them, and neither libtsan nor libubsan is ever linked.
     "check": (
         "-O1",
-        "-fsanitize=thread,signed-integer-overflow,bounds,shift-exponent,integer-divide-by-zero",
+        "-fsanitize=thread,signed-integer-overflow,bounds,shift-exponent,integer-divide-by-zero,alignment",
         "--param=tsan-instrument-func-entry-exit=0",
     ),
 }

@@ -171,6 +171,8 @@ class Kernel:
         for number, array in enumerate(packed.arrays):
             if not array.is_intact():
                 raise self._wrote_behind(number, array)
+            if self.settings.mode == "fast":
+                array.mark_initialised()  # its writes were not watched
 
     def _wrote_behind(self, number: int, array: DeviceArray) -> KernelError:
         message = f"bytes behind the end of array {number}, {array.dtype}{array.shape}, were written"

@@ -58,6 +58,10 @@ def load_runtime() -> ctypes.CDLL:
     library = ctypes.CDLL(str(build_runtime()), mode=ctypes.RTLD_GLOBAL)
     library.emulator_allocate.argtypes = (ctypes.c_uint64, ctypes.c_int)
     library.emulator_allocate.restype = ctypes.c_void_p
+    library.emulator_allocate_shared.argtypes = (ctypes.c_char_p, ctypes.c_uint64, ctypes.c_int)
+    library.emulator_allocate_shared.restype = ctypes.c_void_p
+    library.emulator_unlink_shared.argtypes = (ctypes.c_char_p,)
+    library.emulator_adopt.argtypes = (ctypes.c_void_p, ctypes.c_uint64)
     for name in ("emulator_free", "emulator_slack_is_whole", "emulator_mark_initialised"):
         getattr(library, name).argtypes = (ctypes.c_void_p,)
     library.emulator_launch.argtypes = (ctypes.POINTER(LaunchRequest), ctypes.POINTER(ErrorReport))
@@ -95,8 +99,8 @@ def _source_line(pc: int) -> SourceLine | None:
     if library.name.startswith("runtime-") or not library.is_relative_to(cache_folder()):
         return None
     command = [tool, "-e", str(library), hex(offset.value)]
-    answer = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()  # noqa: S603 - binutils
-    file, _, line = answer.split(" ")[0].rpartition(":")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - binutils
+    file, _, line = done.stdout.strip().split(" ")[0].rpartition(":")
     if not line.isdigit():
         return None
     # A source given as text has no folder; the compiler put its own working folder before the name.

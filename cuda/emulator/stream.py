@@ -1,9 +1,14 @@
-"""Streams: work in order on an OS thread of its own, so that kernels of different streams really run at once."""
+"""Streams, events and graphs, with CuPy's names.
+
+A stream is an OS thread that works in order, so kernels of different streams really run at once.
+"""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
 from typing import Self
+
+Work = Callable[[], None]
 
 
 class Event:
@@ -17,15 +22,31 @@ class Event:
         wait([self._reached])
 
 
+class Graph:
+    """Launches recorded once with their arguments, to be run again as they are."""
+
+    def __init__(self, launches: tuple[Work, ...]) -> None:
+        self._launches = launches
+
+    def launch(self, stream: "Stream") -> None:
+        """Queues every recorded launch, in order."""
+        for launch in self._launches:
+            stream.submit(launch)
+
+
 class Stream:
     """Runs submitted launches one after the other. After a failure it runs nothing more until `synchronize`."""
 
     def __init__(self, name: str = "stream") -> None:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
         self._work: list[Future[None]] = []
+        self._captured: list[Work] | None = None
 
-    def submit(self, work: Callable[[], None]) -> None:
-        """Queues `work`; the queue holds what the caller submits between two calls of `synchronize`."""
+    def submit(self, work: Work) -> None:
+        """Queues `work`, or records it while capturing. What is queued is bounded by the calls of `synchronize`."""
+        if self._captured is not None:
+            self._captured.append(work)
+            return
         before = self._work[-1] if self._work else None
 
         def run() -> None:
@@ -35,6 +56,21 @@ class Stream:
                 before.result()
 
         self._work.append(self._executor.submit(run))
+
+    def begin_capture(self) -> None:
+        """From here on launches are recorded, not run."""
+        self._captured = []
+
+    def end_capture(self) -> Graph:
+        """What was recorded since `begin_capture`.
+
+        Raises:
+            ValueError: Nothing is being captured.
+        """
+        if self._captured is None:
+            raise ValueError("end_capture without begin_capture")
+        launches, self._captured = tuple(self._captured), None
+        return Graph(launches)
 
     def record(self) -> Event:
         """An event behind all that was submitted so far."""

@@ -1,5 +1,5 @@
 // All PTX of the kernels, one device function an instruction. In the emulator each has a twin of the same name
-// (emulator_ptx.h); the section numbers are those of the PTX ISA manual, 8.x.
+// (emulator_ptx.h). What each does is in the PTX ISA manual under the instruction's name.
 #pragma once
 
 #ifdef CUDA_EMULATOR
@@ -8,16 +8,19 @@
 
 namespace ptx {
 
-// d += a·b for one warp: a 16×16 (row), b 16×8 (column), d 16×8 in fp32. Fragments: 9.7.14.5.8 (.m16n8k16, .f16/.bf16).
+// d += a·b for one warp: a 16×16 (row), b 16×8 (column), d 16×8 in fp32. Fragments: "Matrix Fragments for
+// mma.m16n8k16 with floating point type".
 __device__ __forceinline__ void mma_m16n8k16_bf16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
     asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 __device__ __forceinline__ void mma_m16n8k16_f16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
     asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
@@ -26,9 +29,11 @@ __device__ __forceinline__ unsigned shared_address(const void* pointer) {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// 8×8 matrices of 16-bit elements: lane i gives the address of row i%8 of matrix i/8. 9.7.14.5.15 (ldmatrix).
+// 8×8 matrices of 16-bit elements: lane i gives the address of row i%8 of matrix i/8. Lane l receives elements
+// 2·(l%4) and +1 of row l/4, or of column l/4 when transposed.
 __device__ __forceinline__ void ldmatrix_x1(unsigned (&r)[1], const void* row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(r[0]) : "r"(shared_address(row)) : "memory");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];"
+                 : "=r"(r[0]) : "r"(shared_address(row)) : "memory");
 }
 __device__ __forceinline__ void ldmatrix_x2(unsigned (&r)[2], const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
@@ -51,7 +56,7 @@ __device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&r)[4], const void* 
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
 }
 
-// Copies `source_bytes` from global to shared memory and fills the rest of the 4, 8 or 16 with zeros. 9.7.9.25.3.
+// Copies `source_bytes` from global to shared memory and fills the rest of the 4, 8 or 16 with zeros.
 __device__ __forceinline__ void cp_async_4(void* shared, const void* global, unsigned source_bytes = 4) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
                  :: "r"(shared_address(shared)), "l"(global), "r"(source_bytes) : "memory");
@@ -69,7 +74,7 @@ __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commi
 template <int pending>
 __device__ __forceinline__ void cp_async_wait() { asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory"); }
 
-// Flags between devices (system scope) and between blocks (gpu scope). 9.7.9.8 (ld), 9.7.9.11 (st).
+// Flags between devices (system scope) and between blocks (gpu scope).
 __device__ __forceinline__ void store_release_system(unsigned* flag, unsigned value) {
     asm volatile("st.release.sys.global.u32 [%0], %1;" :: "l"(flag), "r"(value) : "memory");
 }
@@ -87,7 +92,7 @@ __device__ __forceinline__ unsigned load_acquire_gpu(const unsigned* flag) {
     return value;
 }
 
-// Barrier `id` (1-15; 0 is __syncthreads) for `threads`, a multiple of 32. 9.7.13.1.
+// Barrier `id` (1-15; 0 is __syncthreads) for `threads`, a multiple of 32.
 __device__ __forceinline__ void barrier_sync(unsigned id, unsigned threads) {
     asm volatile("barrier.sync %0, %1;" :: "r"(id), "r"(threads) : "memory");
 }

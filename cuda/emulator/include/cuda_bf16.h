@@ -16,7 +16,9 @@ static inline __nv_bfloat16 __float2bfloat16_rn(float x) {
     return {static_cast<unsigned short>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16)};
 }
 static inline __nv_bfloat16 __float2bfloat16(float x) { return __float2bfloat16_rn(x); }
-static inline __nv_bfloat162 __floats2bfloat162_rn(float x, float y) { return {__float2bfloat16_rn(x), __float2bfloat16_rn(y)}; }
+static inline __nv_bfloat162 __floats2bfloat162_rn(float x, float y) {
+    return {__float2bfloat16_rn(x), __float2bfloat16_rn(y)};
+}
 static inline __nv_bfloat162 __float2bfloat162_rn(float x) { return __floats2bfloat162_rn(x, x); }
 static inline __nv_bfloat162 __halves2bfloat162(__nv_bfloat16 x, __nv_bfloat16 y) { return {x, y}; }
 static inline __nv_bfloat16 __low2bfloat16(__nv_bfloat162 v) { return v.x; }

@@ -2,6 +2,9 @@
 // Includes nothing, so that a .cu sees no libc name that CUDA would not give it. Read `runtime/block.cpp` next.
 #pragma once
 
+// Functions that report their accesses themselves keep check mode's hooks out.
+#define EMULATOR_UNWATCHED __attribute__((no_sanitize_thread))
+
 namespace emulator {
 
 struct Index3 {
@@ -64,7 +67,10 @@ void async_wait(unsigned pending_groups);
 // Check mode only (no-ops in fast mode): accesses made inside the shims, and the orders that atomics make.
 void check_access(unsigned lane, const void* address, unsigned bytes, bool write, Site site);
 enum class MemoryOrder { relaxed, acquire, release };
-void check_atomic(const void* address, unsigned bytes, MemoryOrder order, bool system_scope, Site site);
+// `value` is what a release stores or an acquire has read: who reads an old value learns only what came with it.
+void check_atomic(const void* address, unsigned bytes, MemoryOrder order, bool system_scope, unsigned value, Site site);
+// After an atomic has read: what it saw released is learnt by the next fence.
+void check_seen(const void* address);
 void check_fence(bool system_scope);
 unsigned long long nanoseconds();
 

@@ -4,9 +4,9 @@
 namespace emulator {
 
 template <class T, class Update>
-__attribute__((no_sanitize_thread)) T atomic_update(const char* name, T* address, bool system_scope, Site site, Update update) {
+EMULATOR_UNWATCHED T atomic_update(const char* name, T* address, bool system_scope, Site site, Update update) {
     spin_point(name, site);
-    check_atomic(address, sizeof(T), MemoryOrder::relaxed, system_scope, site);
+    check_atomic(address, sizeof(T), MemoryOrder::relaxed, system_scope, 0, site);
     using Bits = __attribute__((may_alias)) unsigned long long;
     using Half = __attribute__((may_alias)) unsigned;
     T old, wanted;
@@ -28,6 +28,7 @@ __attribute__((no_sanitize_thread)) T atomic_update(const char* name, T* address
         } while (!__atomic_compare_exchange_n(reinterpret_cast<Half*>(address), &seen, next, false, __ATOMIC_RELAXED,
                                               __ATOMIC_RELAXED));
     }
+    check_seen(address);
     return old;
 }
 

@@ -28,7 +28,8 @@ void call(void (*kernel)(P...), void** args) { call_with(kernel, args, Indices<_
 // One kind letter and one byte of size for each parameter.
 template <class... P>
 const char* describe(void (*)(P...)) {
-    static const char text[] = {static_cast<char>(sizeof...(P)), Kind<typename Bare<P>::type>::value..., static_cast<char>(sizeof(P))..., 0};
+    static const char text[] = {static_cast<char>(sizeof...(P)), Kind<typename Bare<P>::type>::value...,
+                                static_cast<char>(sizeof(P))..., 0};
     return text;
 }
 

@@ -13,7 +13,8 @@ float powf(float, float) noexcept; float fmodf(float, float) noexcept; float fma
 float fminf(float, float) noexcept; float fmaxf(float, float) noexcept; float fabsf(float) noexcept;
 float floorf(float) noexcept; float ceilf(float) noexcept; float truncf(float) noexcept; float rintf(float) noexcept;
 float roundf(float) noexcept; float copysignf(float, float) noexcept; float ldexpf(float, int) noexcept;
-double exp(double) noexcept; double log(double) noexcept; double sqrt(double) noexcept; double pow(double, double) noexcept;
+double exp(double) noexcept; double log(double) noexcept; double sqrt(double) noexcept;
+double pow(double, double) noexcept;
 double sin(double) noexcept; double cos(double) noexcept; double fma(double, double, double) noexcept;
 double fabs(double) noexcept; double floor(double) noexcept; double ceil(double) noexcept;
 double fmin(double, double) noexcept; double fmax(double, double) noexcept;

@@ -22,7 +22,9 @@
 
 constexpr int warpSize = 32;
 
-[[noreturn]] static inline void __trap(emulator::Site site = emulator::here()) { emulator::fail("trap", "__trap", site); }
+[[noreturn]] static inline void __trap(emulator::Site site = emulator::here()) {
+    emulator::fail("trap", "__trap", site);
+}
 
 #include "emulator_atomics.h"
 #include "emulator_math.h"

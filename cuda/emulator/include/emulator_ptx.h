@@ -21,7 +21,7 @@ inline void need_all_lanes(const WarpCall* call, unsigned arrived) {
 
 // Exact products, summed in double and rounded once: the tensor core's own rounding is not modelled.
 template <class Element>
-__attribute__((no_sanitize_thread)) void compute_mma(WarpCall* const* lanes, unsigned arrived) {
+EMULATOR_UNWATCHED void compute_mma(WarpCall* const* lanes, unsigned arrived) {
     need_all_lanes(lanes[__builtin_ctz(arrived)], arrived);
     float a[16][16], b[16][8];
     for (unsigned lane = 0; lane < 32; ++lane) {
@@ -56,7 +56,8 @@ struct MatrixCall : WarpCall {
 };
 
 // What a lane receives is what counts as read by it: it must have been made visible to that lane.
-__attribute__((no_sanitize_thread)) inline unsigned matrix_element(const MatrixCall* owner, unsigned column, unsigned lane, Site site) {
+EMULATOR_UNWATCHED inline unsigned matrix_element(const MatrixCall* owner, unsigned column, unsigned lane,
+                                                  Site site) {
     unsigned short bits;
     check_access(lane, owner->row + 2 * column, 2, false, site);
     __builtin_memcpy(&bits, owner->row + 2 * column, 2);
@@ -64,7 +65,7 @@ __attribute__((no_sanitize_thread)) inline unsigned matrix_element(const MatrixC
 }
 
 template <unsigned count, bool transposed>
-__attribute__((no_sanitize_thread)) void compute_ldmatrix(WarpCall* const* lanes, unsigned arrived) {
+EMULATOR_UNWATCHED void compute_ldmatrix(WarpCall* const* lanes, unsigned arrived) {
     need_all_lanes(lanes[__builtin_ctz(arrived)], arrived);
     const auto call_of = [&](unsigned lane) { return static_cast<MatrixCall*>(lanes[lane]); };
     for (unsigned lane = 0; lane < 8 * count; ++lane)
@@ -74,18 +75,20 @@ __attribute__((no_sanitize_thread)) void compute_ldmatrix(WarpCall* const* lanes
         for (unsigned matrix = 0; matrix < count; ++matrix) {
             unsigned bits = 0;
             for (unsigned i = 0; i < 2; ++i) {
-                unsigned row = transposed ? lane % 4 * 2 + i : lane / 4, column = transposed ? lane / 4 : lane % 4 * 2 + i;
+                unsigned along = lane % 4 * 2 + i, across = lane / 4;
+                unsigned row = transposed ? along : across, column = transposed ? across : along;
                 bits |= matrix_element(call_of(matrix * 8 + row), column, lane, lanes[lane]->site) << 16 * i;
             }
             call_of(lane)->result[matrix] = bits;
         }
 }
 
-// `results` is filled after the meeting: a lane's registers are written by nobody but itself.
+// `registers` is filled after the meeting: a lane's registers are written by nobody but itself.
 template <unsigned count, bool transposed>
 void ldmatrix(const char* name, unsigned (&registers)[count], const void* row, Site site) {
     unsigned result[count];
-    MatrixCall call{{name, 0xffffffffu, site, compute_ldmatrix<count, transposed>}, static_cast<const unsigned char*>(row), result};
+    const auto* bytes = static_cast<const unsigned char*>(row);
+    MatrixCall call{{name, 0xffffffffu, site, compute_ldmatrix<count, transposed>}, bytes, result};
     warp_rendezvous(call);
     for (unsigned i = 0; i < count; ++i) registers[i] = result[i];
 }
@@ -129,18 +132,22 @@ inline void cp_async_commit() { emulator::async_commit(); }
 template <int pending>
 void cp_async_wait() { emulator::async_wait(pending); }
 
-__attribute__((no_sanitize_thread)) inline void store_release(unsigned* flag, unsigned value, bool system, Site site) {
-    emulator::check_atomic(flag, 4, emulator::MemoryOrder::release, system, site);
+EMULATOR_UNWATCHED inline void store_release(unsigned* flag, unsigned value, bool system, Site site) {
+    emulator::check_atomic(flag, 4, emulator::MemoryOrder::release, system, value, site);
     __atomic_store_n(flag, value, __ATOMIC_RELEASE);
 }
-__attribute__((no_sanitize_thread)) inline unsigned load_acquire(const char* name, const unsigned* flag, bool system, Site site) {
+EMULATOR_UNWATCHED inline unsigned load_acquire(const char* name, const unsigned* flag, bool system, Site site) {
     emulator::spin_point(name, site);
     unsigned value = __atomic_load_n(flag, __ATOMIC_ACQUIRE);
-    emulator::check_atomic(flag, 4, emulator::MemoryOrder::acquire, system, site);
+    emulator::check_atomic(flag, 4, emulator::MemoryOrder::acquire, system, value, site);
     return value;
 }
-inline void store_release_system(unsigned* flag, unsigned value, Site site = here()) { store_release(flag, value, true, site); }
-inline void store_release_gpu(unsigned* flag, unsigned value, Site site = here()) { store_release(flag, value, false, site); }
+inline void store_release_system(unsigned* flag, unsigned value, Site site = here()) {
+    store_release(flag, value, true, site);
+}
+inline void store_release_gpu(unsigned* flag, unsigned value, Site site = here()) {
+    store_release(flag, value, false, site);
+}
 inline unsigned load_acquire_system(const unsigned* flag, Site site = here()) {
     return load_acquire("load_acquire_system", flag, true, site);
 }

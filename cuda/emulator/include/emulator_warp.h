@@ -117,7 +117,8 @@ static inline void __syncwarp(unsigned mask = 0xffffffffu, emulator::Site site =
 
 template <class T>
 T __shfl_sync(unsigned mask, T value, int lane, int width = 32, emulator::Site site = emulator::here()) {
-    return emulator::shuffle<emulator::Shuffle::index>("__shfl_sync", mask, value, static_cast<unsigned>(lane), width, site);
+    auto source = static_cast<unsigned>(lane);
+    return emulator::shuffle<emulator::Shuffle::index>("__shfl_sync", mask, value, source, width, site);
 }
 template <class T>
 T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32, emulator::Site site = emulator::here()) {
@@ -129,8 +130,8 @@ T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32, emula
 }
 template <class T>
 T __shfl_xor_sync(unsigned mask, T value, int lanes, int width = 32, emulator::Site site = emulator::here()) {
-    return emulator::shuffle<emulator::Shuffle::exclusive_or>("__shfl_xor_sync", mask, value, static_cast<unsigned>(lanes),
-                                                              width, site);
+    auto bits = static_cast<unsigned>(lanes);
+    return emulator::shuffle<emulator::Shuffle::exclusive_or>("__shfl_xor_sync", mask, value, bits, width, site);
 }
 static inline unsigned __ballot_sync(unsigned mask, int predicate, emulator::Site site = emulator::here()) {
     unsigned bit = predicate != 0 ? 1u << emulator::current->lane : 0u;

@@ -17,25 +17,38 @@ struct Span {
 
 std::mutex guard;
 std::uint64_t tick = 0;
+int num_running = 0;
 std::unordered_map<std::uint32_t, Span> spans;
 std::vector<BlockRun> runs;  // by base
 std::uint32_t next_base = 1;
+std::uint32_t oldest = 1;
 
 }  // namespace
 
 void begin_launch(std::uint32_t launch) {
     std::lock_guard<std::mutex> lock(guard);
     spans[launch] = {++tick, never};
+    ++num_running;
 }
 
-void end_launch(std::uint32_t launch) {
+bool end_launch(std::uint32_t launch) {
     std::lock_guard<std::mutex> lock(guard);
     spans[launch].end = ++tick;
+    if (--num_running > 0) return false;
+    spans.clear();
+    runs.clear();
+    oldest = next_base;
+    return true;
 }
 
 bool ended_before(std::uint32_t earlier, std::uint32_t later) {
     std::lock_guard<std::mutex> lock(guard);
     return spans[earlier].end < spans[later].begin;
+}
+
+std::uint32_t oldest_actor() {
+    std::lock_guard<std::mutex> lock(guard);
+    return oldest;
 }
 
 BlockRun add_block_run(const Launch& launch, Index3 block) {

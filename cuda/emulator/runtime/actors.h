@@ -17,9 +17,13 @@ struct BlockRun {
 };
 
 void begin_launch(std::uint32_t launch);
-void end_launch(std::uint32_t launch);
+// True if no other is running now.
+bool end_launch(std::uint32_t launch);
 // The host saw `earlier` end before it began `later`.
 bool ended_before(std::uint32_t earlier, std::uint32_t later);
+
+// Whoever is older ran before a moment when nothing ran: all that begins later is ordered behind it.
+std::uint32_t oldest_actor();
 
 BlockRun add_block_run(const Launch& launch, Index3 block);
 BlockRun block_run_of(std::uint32_t actor);

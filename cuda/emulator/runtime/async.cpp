@@ -17,11 +17,11 @@ void async_copy(void* shared, const void* global, unsigned bytes, unsigned sourc
     Block& block = *current->block;
     FiberThread& thread = block.running();
     if (reinterpret_cast<std::uintptr_t>(shared) % bytes != 0 || reinterpret_cast<std::uintptr_t>(global) % bytes != 0)
-        block.fail("misaligned", "cp.async needs both addresses aligned to its " + std::to_string(bytes) + " bytes", site);
+        block.fail("misaligned", "cp.async needs both addresses aligned to " + std::to_string(bytes) + " bytes", site);
     AsyncCopy copy{static_cast<unsigned char*>(shared), {}, global, bytes, source_bytes, site};
     if (block.history) {
         Conflict conflict = block.history->begin_copy(thread.rank, copy);
-        if (conflict.kind != nullptr) block.fail_conflict(conflict, code_of(site));
+        if (conflict.kind != nullptr) block.fail_conflict(thread.rank, conflict, code_of(site));
     }
     std::memcpy(copy.bytes, global, source_bytes);
     if (!block.late_copies) std::memcpy(copy.shared, copy.bytes, bytes);

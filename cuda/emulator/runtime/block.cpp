@@ -152,7 +152,8 @@ void Block::resume(unsigned rank) {
 // Spinning threads run only when nobody else can. When nobody but they can run for long, nobody will let them go.
 bool Block::wake_spinners() {
     if (spinning.empty()) {
-        report("deadlock", "no thread of the block can go on:\n" + where_everyone_waits(), nullptr, threads[0].site, 0, 0);
+        report("deadlock", "no thread of the block can go on:\n" + where_everyone_waits(), nullptr, threads[0].site, 0,
+               0);
         return false;
     }
     if (++idle_rounds_ == 1) last_progress_s_ = monotonic_s();
@@ -187,16 +188,20 @@ void Block::on_fault(int signal) {
     FiberThread& thread = running();
     const char* kind = "memory-fault";
     char message[96];
-    snprintf(message, sizeof message, "access to %#lx, outside of every array", static_cast<unsigned long>(worker.fault_address));
-    if (signal == SIGFPE || signal == SIGILL) {  // GCC puts an illegal instruction where it sees that an error is certain
+    auto address = static_cast<unsigned long>(worker.fault_address);
+    snprintf(message, sizeof message, "access to %#lx, outside of every array", address);
+    if (signal == SIGFPE || signal == SIGILL) {  // GCC puts an illegal instruction where an error is certain
         kind = signal == SIGFPE ? "arithmetic" : "trap";
         snprintf(message, sizeof message, "%s", signal == SIGFPE ? "integer division by zero or overflow" : "trapped");
     }
     report(kind, message, &thread, thread.site, worker.fault_pc, 0);
 }
 
-void Block::fail(const char* kind, const std::string& message, Site site, std::uintptr_t pc, std::uintptr_t other_pc) {
-    report(kind, message, current, site, pc, other_pc);
+void Block::fail(const char* kind, const std::string& message, Site site) { fail(kind, message, site, *current, 0, 0); }
+
+void Block::fail(const char* kind, const std::string& message, Site site, const Thread& thread, std::uintptr_t pc,
+                 std::uintptr_t other_pc) {
+    report(kind, message, &thread, site, pc, other_pc);
     switch_fiber(running().fiber, worker.scheduler);
     __builtin_unreachable();
 }

@@ -65,9 +65,10 @@ struct Block {
     unsigned live_lanes(unsigned warp) const;
     void complete(Rendezvous& meeting, unsigned warp);
     void release(unsigned id);
-    [[noreturn]] void fail_conflict(const Conflict& conflict, std::uint64_t code);
-    [[noreturn]] void fail(const char* kind, const std::string& message, Site site, std::uintptr_t pc = 0,
-                           std::uintptr_t other_pc = 0);
+    [[noreturn]] void fail_conflict(unsigned rank, const Conflict& conflict, std::uint64_t code);
+    [[noreturn]] void fail(const char* kind, const std::string& message, Site site);
+    [[noreturn]] void fail(const char* kind, const std::string& message, Site site, const Thread& thread,
+                           std::uintptr_t pc, std::uintptr_t other_pc);
 
     Launch& launch;
     Worker& worker;

@@ -10,7 +10,7 @@ void look(unsigned rank, const void* address, unsigned bytes, bool read, bool wr
     Block& block = *current->block;
     auto at = reinterpret_cast<std::uintptr_t>(address);
     Conflict conflict = block.history->access({rank, at, bytes, read, write, atomic, code});
-    if (conflict.kind != nullptr) block.fail_conflict(conflict, code);
+    if (conflict.kind != nullptr) block.fail_conflict(rank, conflict, code);
 }
 
 bool is_checked() { return current != nullptr && current->block->history != nullptr; }
@@ -20,25 +20,26 @@ void hook(const void* address, unsigned bytes, bool write, bool aligned, void* r
     std::uint64_t code = code_of(reinterpret_cast<std::uintptr_t>(return_address) - 1);
     if (aligned && reinterpret_cast<std::uintptr_t>(address) % bytes != 0)
         current->block->fail_conflict(
-            {"misaligned", "access of " + std::to_string(bytes) + " bytes at an address that is not a multiple of it", 0}, code);
+            current->rank, {"misaligned", std::to_string(bytes) + " bytes at an address that is not a multiple of it", 0}, code);
     look(current->rank, address, bytes, !write, write, false, code);
 }
 
 }  // namespace
 
-void Block::fail_conflict(const Conflict& conflict, std::uint64_t code) {
+void Block::fail_conflict(unsigned rank, const Conflict& conflict, std::uint64_t code) {
     Site other = site_in(conflict.other_code);
     std::uintptr_t other_pc = is_site(conflict.other_code) ? 0 : conflict.other_code;
     std::string message = conflict.message;
     if (other.file != nullptr) message += std::string(", at ") + other.file + ":" + std::to_string(other.line);
-    fail(conflict.kind, message, site_in(code), is_site(code) ? 0 : code, other_pc);
+    fail(conflict.kind, message, site_in(code), threads[rank], is_site(code) ? 0 : code, other_pc);
 }
 
 void check_access(unsigned lane, const void* address, unsigned bytes, bool write, Site site) {
     if (is_checked()) look(current->warp * 32 + lane, address, bytes, !write, write, false, code_of(site));
 }
 
-void check_atomic(const void* address, unsigned bytes, MemoryOrder order, bool system_scope, Site site) {
+void check_atomic(const void* address, unsigned bytes, MemoryOrder order, bool system_scope, unsigned value,
+                  Site site) {
     if (!is_checked()) return;
     BlockHistory& history = *current->block->history;
     auto flag = reinterpret_cast<std::uintptr_t>(address);
@@ -46,9 +47,13 @@ void check_atomic(const void* address, unsigned bytes, MemoryOrder order, bool s
     look(current->rank, address, bytes, reads, writes, true, code_of(site));
     switch (order) {
         case MemoryOrder::relaxed: history.relaxed(current->rank, flag, system_scope); break;
-        case MemoryOrder::acquire: history.acquire(current->rank, flag, system_scope); break;
-        case MemoryOrder::release: history.release(current->rank, flag, system_scope); break;
+        case MemoryOrder::acquire: history.acquire(current->rank, flag, system_scope, value); break;
+        case MemoryOrder::release: history.release(current->rank, flag, system_scope, value); break;
     }
+}
+
+void check_seen(const void* address) {
+    if (is_checked()) current->block->history->see(current->rank, reinterpret_cast<std::uintptr_t>(address));
 }
 
 void check_fence(bool system_scope) {

@@ -3,7 +3,9 @@
 
 #include <cstdint>
 
-#if defined(__x86_64__)
+#if defined(EMULATOR_UCONTEXT)
+// no switch of our own
+#elif defined(__x86_64__)
 asm(R"(
     .text
     .globl emulator_switch

@@ -2,8 +2,10 @@
 #pragma once
 #include <cstddef>
 
-#if !defined(__x86_64__) && !defined(__aarch64__)
+#if !defined(EMULATOR_UCONTEXT) && !defined(__x86_64__) && !defined(__aarch64__)
 #define EMULATOR_UCONTEXT 1
+#endif
+#ifdef EMULATOR_UCONTEXT
 #include <ucontext.h>
 #endif
 

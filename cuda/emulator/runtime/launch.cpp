@@ -7,6 +7,7 @@
 
 #include "actors.h"
 #include "block.h"
+#include "race.h"
 #include "random.h"
 #include "shared_segment.h"
 #include "worker.h"
@@ -45,7 +46,8 @@ bool Launch::must_abort() const { return failed() || num_failures.load(std::memo
 void run(Launch& launch) {
     Index3 grid = launch.grid();
     std::uint32_t num_blocks = grid.x * grid.y * grid.z;
-    std::vector<std::uint32_t> order = shuffled(num_blocks, Random(launch.request().seed));
+    std::uint64_t seed = launch.request().seed;
+    std::vector<std::uint32_t> order = shuffled(num_blocks, Random(seed));
     std::atomic<std::uint32_t> next{0};
     begin_launch(launch.id());
     auto work = [&] {
@@ -54,14 +56,14 @@ void run(Launch& launch) {
         worker.static_shared = segment.begin;
         worker.static_shared_bytes = segment.bytes;
         for (std::uint32_t at; !launch.failed() && (at = next++) < num_blocks;)
-            run_block(launch, worker, index_of(order[at], grid), launch.request().seed ^ (order[at] * 0x9E3779B97F4A7C15ull));
+            run_block(launch, worker, index_of(order[at], grid), seed ^ (order[at] * 0x9E3779B97F4A7C15ull));
     };
     std::uint32_t num_workers = launch.request().cooperative ? num_blocks : launch.request().num_workers;
     std::vector<std::thread> others;
     for (std::uint32_t i = 1; i < num_workers && i < num_blocks; ++i) others.emplace_back(work);
     work();
     for (std::thread& other : others) other.join();
-    end_launch(launch.id());
+    if (end_launch(launch.id())) forget_releases();
 }
 
 }  // namespace emulator

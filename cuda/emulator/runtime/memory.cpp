@@ -68,7 +68,8 @@ void* allocate(std::size_t bytes, bool initialised) {
     unsigned char* array = zone.begin + zone.body_bytes - slack - bytes;
     if (bytes <= (std::size_t{64} << 20)) std::memset(array, 0xFF, bytes);  // huge arrays stay sparse: zeros
     std::memset(array + bytes, slack_pattern, slack);
-    add({{reinterpret_cast<std::uintptr_t>(array), bytes, initialised, nullptr}, zone.base, zone.mapped_bytes, slack, true});
+    auto key = reinterpret_cast<std::uintptr_t>(array);
+    add({{key, bytes, initialised, nullptr}, zone.base, zone.mapped_bytes, slack, true});
     return array;
 }
 
@@ -77,10 +78,15 @@ void* allocate_shared(const char* name, std::size_t bytes, bool create) {
     int file = shm_open(name, create ? O_RDWR | O_CREAT | O_EXCL : O_RDWR, 0600);
     if (file < 0) return nullptr;
     Zone zone = map_zone(bytes);
-    bool is_mapped = zone.base != nullptr && (!create || ftruncate(file, static_cast<off_t>(zone.body_bytes)) == 0) &&
-                     mmap(zone.begin, zone.body_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) != MAP_FAILED;
+    bool is_sized = !create || ftruncate(file, static_cast<off_t>(zone.body_bytes)) == 0;
+    void* body = MAP_FAILED;
+    if (zone.base != nullptr && is_sized)
+        body = mmap(zone.begin, zone.body_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0);
     close(file);
-    if (!is_mapped) return nullptr;
+    if (body == MAP_FAILED) {
+        if (zone.base != nullptr) munmap(zone.base, zone.mapped_bytes);
+        return nullptr;
+    }
     add({{reinterpret_cast<std::uintptr_t>(zone.begin), bytes, true, nullptr}, zone.base, zone.mapped_bytes, 0, true});
     return zone.begin;
 }

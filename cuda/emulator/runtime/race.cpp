@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdio>
 #include <mutex>
 #include <string>
 #include <unordered_map>
@@ -16,6 +15,7 @@ namespace {
 // What was released at each address that was ever used as a flag. Shared by all devices of the process.
 std::mutex flags_guard;
 std::unordered_map<std::uintptr_t, std::vector<Knowledge>> flags;
+constexpr std::size_t max_releases = 32;  // a reader is never further behind
 
 void join(Clocks& into, const Clocks& from) {
     for (std::size_t i = 0; i < from.size(); ++i) into[i] = std::max(into[i], from[i]);
@@ -37,7 +37,8 @@ void join(Foreign& into, const Foreign& from) {
 // A read-modify-write goes on with what others released at the flag before it.
 void publish(std::vector<Knowledge>& released, const Knowledge& knowledge) {
     for (Knowledge& earlier : released)
-        if (earlier.device == knowledge.device && earlier.system_scope == knowledge.system_scope) {
+        if (!earlier.has_value && earlier.device == knowledge.device &&
+            earlier.system_scope == knowledge.system_scope) {
             join(earlier.clocks, knowledge.clocks);
             return;
         }
@@ -50,10 +51,16 @@ std::string index_text(Index3 index) {
 
 }  // namespace
 
+void forget_releases() {
+    std::lock_guard<std::mutex> lock(flags_guard);
+    flags.clear();
+}
+
 BlockHistory::BlockHistory(Launch& launch, Worker& worker, Index3 index, unsigned char* dynamic_shared)
     : launch_(launch),
       worker_(worker),
       run_(add_block_run(launch, index)),
+      oldest_actor_(oldest_actor()),
       dynamic_shared_(dynamic_shared),
       static_shadow_(worker.static_shared_bytes),
       dynamic_shadow_(launch.request().shared_bytes),
@@ -69,9 +76,12 @@ Clocks& BlockHistory::known(unsigned rank) {
     return known_[rank];
 }
 
-void BlockHistory::synchronize(const std::vector<unsigned>& ranks) { barrier(ranks, ranks, ranks.size() == run_.num_threads); }
+void BlockHistory::synchronize(const std::vector<unsigned>& ranks) {
+    barrier(ranks, ranks, ranks.size() == run_.num_threads);
+}
 
-void BlockHistory::barrier(const std::vector<unsigned>& members, const std::vector<unsigned>& waiting, bool whole_block) {
+void BlockHistory::barrier(const std::vector<unsigned>& members, const std::vector<unsigned>& waiting,
+                           bool whole_block) {
     if (whole_block && waiting.size() == members.size()) {
         for (unsigned rank = 0; rank < run_.num_threads; ++rank) base_[rank] = now_[rank]++;
     } else {
@@ -95,7 +105,8 @@ BlockHistory::Place BlockHistory::place_of(std::uintptr_t address, unsigned byte
     if (in_static < worker_.static_shared_bytes) return {&static_shadow_, in_static, false, "shared memory", nullptr};
     std::size_t in_dynamic = address - reinterpret_cast<std::uintptr_t>(dynamic_shared_);
     if (in_dynamic < launch_.request().shared_bytes) {
-        const char* wrong = in_dynamic + bytes > launch_.request().shared_bytes ? "behind dynamic shared memory" : nullptr;
+        bool is_within = in_dynamic + bytes <= launch_.request().shared_bytes;
+        const char* wrong = is_within ? nullptr : "behind dynamic shared memory";
         return {&dynamic_shadow_, in_dynamic, false, "dynamic shared memory", wrong};
     }
     if (worker_.in_shared_mapping(address)) return {nullptr, 0, false, nullptr, "outside of dynamic shared memory"};
@@ -133,15 +144,17 @@ Conflict BlockHistory::check_cell(const Access& access, const Place& place, Cell
         return against("race", access, place, cell.write);
     if (access.write)
         for (const Stamp& read : cell.reads)
-            if (read.actor != 0 && (read.bytes & bytes) && !(access.atomic && read.atomic) && !is_ordered(access.rank, read))
+            if (read.actor != 0 && (read.bytes & bytes) && !(access.atomic && read.atomic) &&
+                !is_ordered(access.rank, read))
                 return against("race", access, place, read);
     if (access.read && !place.initialised && (cell.written & bytes) != bytes) {
         std::string where = std::string(place.name) + " + " + std::to_string(place.offset);
-        return {"uninitialised", "read of " + std::to_string(access.bytes) + " bytes that nobody wrote, at " + where, 0};
+        std::string text = "read of " + std::to_string(access.bytes) + " bytes that nobody wrote, at " + where;
+        return {"uninitialised", text, 0};
     }
     Stamp now = stamp(access, bytes);
     if (access.write) {
-        cell.write = now;
+        cell.write = now;  // of two bytes written by two threads the later is remembered: no false alarm, fewer true ones
         cell.written |= static_cast<std::uint8_t>(bytes);
         cell.reads[0] = cell.reads[1] = Stamp();  // all were ordered before this write, as whoever follows it will be
     } else {
@@ -178,6 +191,7 @@ bool BlockHistory::is_ordered(unsigned rank, const Stamp& stamp) const {
         if (other == rank || stamp.time <= base_[other]) return true;
         return !known_[rank].empty() && stamp.time <= known_[rank][other];
     }
+    if (stamp.actor < oldest_actor_) return true;
     BlockRun run = block_run_of(stamp.actor);
     if (run.launch != run_.launch && ended_before(run.launch, run_.launch)) return true;
     auto found = foreign_[rank].find(run.base);
@@ -187,10 +201,11 @@ bool BlockHistory::is_ordered(unsigned rank, const Stamp& stamp) const {
 Conflict BlockHistory::against(const char* kind, const Access& access, const Place& place, const Stamp& other) const {
     BlockRun run = block_run_of(other.actor);
     unsigned rank = other.actor - run.base;
-    Index3 thread{rank % run.block_dim.x, rank / run.block_dim.x % run.block_dim.y, rank / run.block_dim.x / run.block_dim.y};
-    std::string text = std::string(access.write ? "write" : "read") + " of " + std::to_string(access.bytes) + " bytes at " +
-                       place.name + " + " + std::to_string(place.offset);
-    text += other.pending ? ", into which a cp.async is not waited for, issued by thread " : ", unordered with one by thread ";
+    unsigned x = run.block_dim.x, y = run.block_dim.y;
+    Index3 thread{rank % x, rank / x % y, rank / x / y};
+    std::string text = std::string(access.write ? "write" : "read") + " of " + std::to_string(access.bytes) +
+                       " bytes at " + place.name + " + " + std::to_string(place.offset);
+    text += other.pending ? ", where a cp.async is not waited for, issued by thread " : ", unordered with one by thread ";
     text += index_text(thread) + " of block " + index_text(run.block);
     if (run.launch != run_.launch) text += " of another launch";
     return {kind, text, other.code};
@@ -200,13 +215,15 @@ Conflict BlockHistory::begin_copy(unsigned rank, const AsyncCopy& copy) {
     auto address = reinterpret_cast<std::uintptr_t>(copy.shared);
     std::uint64_t code = code_of(copy.site);
     if (copy.source_count > 0) {
-        Conflict bad = access({rank, reinterpret_cast<std::uintptr_t>(copy.global), copy.source_count, true, false, false, code});
+        auto source = reinterpret_cast<std::uintptr_t>(copy.global);
+        Conflict bad = access({rank, source, copy.source_count, true, false, false, code});
         if (bad.kind != nullptr) return bad;
     }
     Conflict bad = access({rank, address, copy.count, false, true, false, code});
     Place place = place_of(address, copy.count);
     if (bad.kind != nullptr || place.shadow == nullptr) return bad;
-    for (std::size_t at = place.offset; at < place.offset + copy.count; at += 2) place.shadow->cell(at).write.pending = 1;
+    for (std::size_t at = place.offset; at < place.offset + copy.count; at += 2)
+        place.shadow->cell(at).write.pending = 1;
     return {};
 }
 
@@ -243,30 +260,38 @@ void BlockHistory::learn(unsigned rank, const Knowledge& knowledge, bool system_
     join(foreign_[rank], others);
 }
 
-void BlockHistory::release(unsigned rank, std::uintptr_t address, bool system_scope) {
+void BlockHistory::release(unsigned rank, std::uintptr_t address, bool system_scope, unsigned value) {
     Knowledge knowledge = snapshot(rank, system_scope);
+    knowledge.has_value = true;
+    knowledge.value = value;
     std::lock_guard<std::mutex> lock(flags_guard);
-    flags[address].assign(1, std::move(knowledge));  // a store ends what earlier ones released
+    auto& released = flags[address];
+    if (released.size() >= max_releases) released.erase(released.begin());
+    released.push_back(std::move(knowledge));
 }
 
-void BlockHistory::acquire(unsigned rank, std::uintptr_t address, bool system_scope) {
+void BlockHistory::acquire(unsigned rank, std::uintptr_t address, bool system_scope, unsigned value) {
     std::vector<Knowledge> released;
     {
         std::lock_guard<std::mutex> lock(flags_guard);
         if (auto found = flags.find(address); found != flags.end()) released = found->second;
     }
-    for (const Knowledge& knowledge : released) learn(rank, knowledge, system_scope);
+    for (const Knowledge& knowledge : released)
+        if (!knowledge.has_value || knowledge.value == value) learn(rank, knowledge, system_scope);
 }
 
 void BlockHistory::relaxed(unsigned rank, std::uintptr_t address, bool system_scope) {
     std::lock_guard<std::mutex> lock(flags_guard);
-    auto& released = flags[address];
-    seen_[rank] = released;
-    if (fenced_[rank]) {
-        Knowledge knowledge = *fenced_[rank];
-        knowledge.system_scope = knowledge.system_scope && system_scope;
-        publish(released, knowledge);
-    }
+    if (!fenced_[rank]) return;
+    Knowledge knowledge = *fenced_[rank];
+    knowledge.system_scope = knowledge.system_scope && system_scope;
+    publish(flags[address], knowledge);
+}
+
+void BlockHistory::see(unsigned rank, std::uintptr_t address) {
+    std::lock_guard<std::mutex> lock(flags_guard);
+    if (auto found = flags.find(address); found != flags.end())
+        seen_[rank].insert(seen_[rank].end(), found->second.begin(), found->second.end());
 }
 
 void BlockHistory::fence(unsigned rank, bool system_scope) {

@@ -23,7 +23,12 @@ struct Knowledge {
     Foreign clocks;
     std::uint32_t device = 0;
     bool system_scope = false;
+    bool has_value = false;  // released by a store of `value`; without one, by a read-modify-write
+    unsigned value = 0;
 };
+
+// Forgets what was released; called when no launch is running.
+void forget_releases();
 
 struct Access {
     unsigned rank;
@@ -54,10 +59,11 @@ class BlockHistory {
     Conflict begin_copy(unsigned rank, const AsyncCopy& copy);
     void finish_copy(unsigned rank, const AsyncCopy& copy);
 
-    void release(unsigned rank, std::uintptr_t address, bool system_scope);
-    void acquire(unsigned rank, std::uintptr_t address, bool system_scope);
+    void release(unsigned rank, std::uintptr_t address, bool system_scope, unsigned value);
+    void acquire(unsigned rank, std::uintptr_t address, bool system_scope, unsigned value);
     // Relaxed atomics order nothing by themselves; with a fence before or after they do.
     void relaxed(unsigned rank, std::uintptr_t address, bool system_scope);
+    void see(unsigned rank, std::uintptr_t address);
     void fence(unsigned rank, bool system_scope);
 
   private:
@@ -82,6 +88,7 @@ class BlockHistory {
     Launch& launch_;
     Worker& worker_;
     BlockRun run_;
+    std::uint32_t oldest_actor_;
     unsigned char* dynamic_shared_;
     Shadow static_shadow_;
     Shadow dynamic_shadow_;

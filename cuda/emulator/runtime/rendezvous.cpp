@@ -16,8 +16,8 @@ Rendezvous& meeting_of(Block& block, const Thread& thread, const WarpCall& call)
         for (const WarpCall* each : meeting.calls)
             if (each != nullptr) other = each;
         if (other->site.line != call.site.line || other->operation != call.operation)
-            block.fail("divergent-warp", std::string(call.operation) + " at " + at(call.site) + " and " + other->operation +
-                       " at " + at(other->site) + " meet with the same mask", call.site);
+            block.fail("divergent-warp", std::string(call.operation) + " at " + at(call.site) + " and " +
+                       other->operation + " at " + at(other->site) + " meet with the same mask", call.site);
         return meeting;
     }
     meetings.push_back({});
@@ -25,14 +25,15 @@ Rendezvous& meeting_of(Block& block, const Thread& thread, const WarpCall& call)
     return meetings.back();
 }
 
-void check_barrier(Block& block, const Barrier& barrier, unsigned id, unsigned count, const char* operation, Site site) {
+void check_barrier(Block& block, const Barrier& barrier, unsigned id, unsigned count, const char* operation,
+                   Site site) {
     if (barrier.arrived == 0) return;
     if (barrier.expected != count)
         block.fail("barrier-misuse", "barrier " + std::to_string(id) + " is awaited with " + std::to_string(count) +
                    " and with " + std::to_string(barrier.expected) + " threads", site);
     if (count == 0 && (barrier.site.line != site.line || barrier.operation != operation))
-        block.fail("divergent-barrier", std::string(operation) + " at " + at(site) + " and " + barrier.operation + " at " +
-                   at(barrier.site) + " meet", site);
+        block.fail("divergent-barrier", std::string(operation) + " at " + at(site) + " and " + barrier.operation +
+                   " at " + at(barrier.site) + " meet", site);
 }
 
 }  // namespace
@@ -42,7 +43,8 @@ void warp_rendezvous(WarpCall& call) {
     FiberThread& thread = block.running();
     if ((call.mask >> thread.lane & 1u) == 0) {
         char text[96];
-        snprintf(text, sizeof text, "%s: the calling lane %u is not in its mask %#x", call.operation, thread.lane, call.mask);
+        snprintf(text, sizeof text, "%s: the calling lane %u is not in its mask %#x", call.operation, thread.lane,
+                 call.mask);
         block.fail("warp-misuse", text, call.site);
     }
     Rendezvous& meeting = meeting_of(block, thread, call);

@@ -27,7 +27,9 @@ unsigned char* map_between_guards(std::size_t bytes) {
     return begin;
 }
 
-void unmap_between_guards(unsigned char* begin, std::size_t bytes) { munmap(begin - guard_bytes, bytes + 2 * guard_bytes); }
+void unmap_between_guards(unsigned char* begin, std::size_t bytes) {
+    munmap(begin - guard_bytes, bytes + 2 * guard_bytes);
+}
 
 struct sigaction previous_segv, previous_bus, previous_fpe, previous_ill;
 

@@ -1,4 +1,4 @@
-// What one OS thread needs to run blocks: stacks for their fibers, dynamic shared memory, and a place to land on faults.
+// What one OS thread needs to run blocks: stacks for their fibers, dynamic shared memory, a place to land on faults.
 #pragma once
 #include <csetjmp>
 #include <cstddef>
@@ -52,7 +52,7 @@ class Worker {
     unsigned char* signal_stack_;
 };
 
-// Makes SIGSEGV, SIGBUS, SIGFPE and SIGILL inside a kernel land in its worker; all others go to whoever had them before.
+// Makes SIGSEGV, SIGBUS, SIGFPE and SIGILL inside a kernel land in its worker; others go to whoever had them before.
 void catch_faults();
 
 }  // namespace emulator

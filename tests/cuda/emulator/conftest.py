@@ -1,9 +1,17 @@
 import shutil
+from pathlib import Path
 
 import pytest
 
-if shutil.which("g++") is None:
-    collect_ignore_glob = ["test_*.py"]
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Nothing here runs without the compiler that stands in for nvcc."""
+    if shutil.which("g++") is None:
+        for item in items:
+            if item.path.is_relative_to(HERE):
+                item.add_marker(pytest.mark.skip(reason="the emulator needs g++"))
 
 
 @pytest.fixture(params=range(6))

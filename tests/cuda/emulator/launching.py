@@ -13,6 +13,7 @@ def run(  # one argument for each thing a launch has
     body: str,
     arrays: list[NDArray[Any]],
     *,
+    scalars: tuple[np.generic, ...] = (),
     grid: int = 1,
     block: int = 32,
     seed: int = 0,
@@ -25,7 +26,7 @@ def run(  # one argument for each thing a launch has
     settings = Settings(mode=mode, seed=seed, watchdog_s=watchdog_s)
     module = RawModule(code=body, settings=settings, enable_cooperative_groups=cooperative)
     device = [DeviceArray.from_numpy(array) for array in arrays]
-    module.get_function("k")((grid,), (block,), device, shared_mem=shared_mem)
+    module.get_function("k")((grid,), (block,), [*device, *scalars], shared_mem=shared_mem)
     return [array.numpy() for array in device]
 
 

@@ -100,6 +100,15 @@ def test_the_watchdog_says_where_everybody_spins(seed: int) -> None:
     assert "threads 0-31: atomicAdd at kernel.cu:2" in str(error)
 
 
+def test_blocks_that_wait_for_each_other_need_a_cooperative_launch(seed: int) -> None:
+    body = """
+    extern "C" __global__ void k(unsigned* arrived) {
+        atomicAdd(arrived, 1u);
+        while (atomicAdd(arrived, 0u) < gridDim.x) __nanosleep(20);
+    }"""
+    assert failure(body, [np.zeros(1, np.uint32)], grid=3, block=1, seed=seed, watchdog_s=0.05).kind == "watchdog"
+
+
 def test_a_failure_on_one_device_ends_the_spinning_of_another() -> None:
     spin = RawModule(code='extern "C" __global__ void k(int* x) { while (atomicAdd(x, 0) == 0) {} }')
     fault = RawModule(code='extern "C" __global__ void k(int* x) { atomicExch(x + 1, 1); x[4] = 1; }')

@@ -121,6 +121,34 @@ def test_streams_keep_order_and_raise_at_synchronize() -> None:
         assert x.numpy() == 3
 
 
+def test_a_graph_replays_its_launches_on_the_memory_they_were_recorded_with() -> None:
+    kernel = RawModule(code='extern "C" __global__ void k(int* x, int by) { *x = *x * 2 + by; }').get_function("k")
+    x = DeviceArray.from_numpy(np.zeros(1, np.int32))
+    with Stream() as stream:
+        stream.begin_capture()
+        kernel((1,), (1,), (x, np.int32(1)), stream=stream)
+        kernel((1,), (1,), (x, np.int32(3)), stream=stream)
+        graph = stream.end_capture()
+        stream.synchronize()
+        assert x.numpy() == 0
+        graph.launch(stream)
+        graph.launch(stream)
+        stream.synchronize()
+    assert x.numpy() == 25
+
+
+def test_an_event_orders_two_streams() -> None:
+    kernel = RawModule(code='extern "C" __global__ void k(int* x, int by) { *x = *x * 10 + by; }').get_function("k")
+    x = DeviceArray.from_numpy(np.zeros(1, np.int32))
+    with Stream() as first, Stream() as second:
+        kernel((1,), (1,), (x, np.int32(1)), stream=first)
+        second.wait_event(first.record())
+        kernel((1,), (1,), (x, np.int32(2)), stream=second)
+        second.synchronize()
+        first.synchronize()
+    assert x.numpy() == 12
+
+
 def test_an_array_takes_only_its_own_shape_and_dtype() -> None:
     array = DeviceArray.empty((2, 3), np.float32)
     with pytest.raises(ValueError, match="float32"):
