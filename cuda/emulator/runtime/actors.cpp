@@ -5,6 +5,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "race.h"
+
 namespace emulator {
 namespace {
 
@@ -27,18 +29,19 @@ std::uint32_t oldest = 1;
 
 void begin_launch(std::uint32_t launch) {
     std::lock_guard<std::mutex> lock(guard);
+    if (num_running++ == 0) {  // all that ran before is ordered before all that comes
+        spans.clear();
+        runs.clear();
+        oldest = next_base;
+        forget_releases();
+    }
     spans[launch] = {++tick, never};
-    ++num_running;
 }
 
-bool end_launch(std::uint32_t launch) {
+void end_launch(std::uint32_t launch) {
     std::lock_guard<std::mutex> lock(guard);
     spans[launch].end = ++tick;
-    if (--num_running > 0) return false;
-    spans.clear();
-    runs.clear();
-    oldest = next_base;
-    return true;
+    --num_running;
 }
 
 bool ended_before(std::uint32_t earlier, std::uint32_t later) {

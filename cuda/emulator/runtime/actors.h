@@ -17,8 +17,7 @@ struct BlockRun {
 };
 
 void begin_launch(std::uint32_t launch);
-// True if no other is running now.
-bool end_launch(std::uint32_t launch);
+void end_launch(std::uint32_t launch);
 // The host saw `earlier` end before it began `later`.
 bool ended_before(std::uint32_t earlier, std::uint32_t later);
 

@@ -7,7 +7,6 @@
 
 #include "actors.h"
 #include "block.h"
-#include "race.h"
 #include "random.h"
 #include "shared_segment.h"
 #include "worker.h"
@@ -63,7 +62,7 @@ void run(Launch& launch) {
     for (std::uint32_t i = 1; i < num_workers && i < num_blocks; ++i) others.emplace_back(work);
     work();
     for (std::thread& other : others) other.join();
-    if (end_launch(launch.id())) forget_releases();
+    end_launch(launch.id());
 }
 
 }  // namespace emulator

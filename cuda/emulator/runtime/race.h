@@ -27,7 +27,7 @@ struct Knowledge {
     unsigned value = 0;
 };
 
-// Forgets what was released; called when no launch is running.
+// Forgets what was released; called when nothing runs.
 void forget_releases();
 
 struct Access {
