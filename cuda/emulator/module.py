@@ -144,11 +144,13 @@ class Kernel:
         _check_sizes(*sizes, shared_mem)
         packed = _pack(self.name, self.parameters, args)
         if stream is not None:
-            stream.submit(lambda: self._run(*sizes, packed, shared_mem))
+            stream.submit(lambda ticket: self._run(*sizes, packed, shared_mem, ticket))
         else:
-            self._run(*sizes, packed, shared_mem)
+            self._run(*sizes, packed, shared_mem, 0)
 
-    def _run(self, grid: tuple[int, int, int], block: tuple[int, int, int], packed: "_Packed", shared_mem: int) -> None:
+    def _run(  # noqa: PLR0913, PLR0917 - what a launch is
+        self, grid: tuple[int, int, int], block: tuple[int, int, int], packed: "_Packed", shared_mem: int, ticket: int
+    ) -> None:
         if 0 in grid:
             return
         request = LaunchRequest(
@@ -163,6 +165,7 @@ class Kernel:
             cooperative=int(self._cooperative),
             checked=int(self.settings.mode == "check"),
             device=self.settings.device,
+            ticket=ticket,
             watchdog_s=self.settings.watchdog_s,
         )
         report = ErrorReport()

@@ -28,6 +28,7 @@ class LaunchRequest(ctypes.Structure):
         ("cooperative", ctypes.c_uint32),
         ("checked", ctypes.c_uint32),
         ("device", ctypes.c_uint32),
+        ("ticket", ctypes.c_uint32),
         ("watchdog_s", ctypes.c_double),
     )
 
@@ -64,6 +65,10 @@ def load_runtime() -> ctypes.CDLL:
     library.emulator_adopt.argtypes = (ctypes.c_void_p, ctypes.c_uint64)
     for name in ("emulator_free", "emulator_slack_is_whole", "emulator_mark_initialised"):
         getattr(library, name).argtypes = (ctypes.c_void_p,)
+    for name in ("emulator_submit", "emulator_record_event", "emulator_host_waits_for_event"):
+        getattr(library, name).argtypes = (ctypes.c_uint32,)
+    library.emulator_host_waits_for_stream.argtypes = (ctypes.c_uint32,)
+    library.emulator_stream_waits_for_event.argtypes = (ctypes.c_uint32, ctypes.c_uint32)
     library.emulator_launch.argtypes = (ctypes.POINTER(LaunchRequest), ctypes.POINTER(ErrorReport))
     locate = (ctypes.c_uint64, ctypes.c_char_p, ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64))
     library.emulator_locate.argtypes = locate

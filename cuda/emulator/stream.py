@@ -1,6 +1,7 @@
 """Streams, events and graphs, with CuPy's names.
 
-A stream is an OS thread that works in order, so kernels of different streams really run at once.
+A stream is an OS thread that works in order, so kernels of different streams really run at once. Check mode is told what
+streams, events and waits order, so that an order which only happened is not taken for one that was asked for.
 """
 
 from collections.abc import Callable
@@ -8,17 +9,25 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
 from typing import Self
 
-Work = Callable[[], None]
+from cuda.emulator.runtime import load_runtime
+
+Work = Callable[[int], None]  # takes its ticket in the stream's order
 
 
 class Event:
     """A point in a stream's order."""
 
-    def __init__(self, reached: Future[None]) -> None:
+    def __init__(self, reached: Future[None], number: int) -> None:
+        self.number = number
         self._reached = reached
 
     def synchronize(self) -> None:
         """Waits until the stream has come here; does not raise what failed before."""
+        self.wait()
+        load_runtime().emulator_host_waits_for_event(self.number)
+
+    def wait(self) -> None:
+        """The waiting alone, for a stream's thread: it tells the host nothing."""
         wait([self._reached])
 
 
@@ -38,6 +47,7 @@ class Stream:
     """Runs submitted launches one after the other. After a failure it runs nothing more until `synchronize`."""
 
     def __init__(self, name: str = "stream") -> None:
+        self._number: int = load_runtime().emulator_create_stream()
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
         self._work: list[Future[None]] = []
         self._captured: list[Work] | None = None
@@ -47,6 +57,10 @@ class Stream:
         if self._captured is not None:
             self._captured.append(work)
             return
+        ticket = load_runtime().emulator_submit(self._number)
+        self._queue(lambda: work(ticket))
+
+    def _queue(self, work: Callable[[], None]) -> Future[None]:
         before = self._work[-1] if self._work else None
 
         def run() -> None:
@@ -56,6 +70,7 @@ class Stream:
                 before.result()
 
         self._work.append(self._executor.submit(run))
+        return self._work[-1]
 
     def begin_capture(self) -> None:
         """From here on launches are recorded, not run."""
@@ -74,12 +89,12 @@ class Stream:
 
     def record(self) -> Event:
         """An event behind all that was submitted so far."""
-        self.submit(lambda: None)
-        return Event(self._work[-1])
+        return Event(self._queue(lambda: None), load_runtime().emulator_record_event(self._number))
 
     def wait_event(self, event: Event) -> None:
         """What is submitted from here on runs after `event`."""
-        self.submit(event.synchronize)
+        load_runtime().emulator_stream_waits_for_event(self._number, event.number)
+        self._queue(event.wait)
 
     def synchronize(self) -> None:
         """Waits for all work.
@@ -89,6 +104,7 @@ class Stream:
         """
         work, self._work = self._work, []
         wait(work)
+        load_runtime().emulator_host_waits_for_stream(self._number)
         for done in work:
             done.result()
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <mutex>
-#include <unordered_map>
 #include <vector>
 
 #include "race.h"
@@ -10,43 +9,18 @@
 namespace emulator {
 namespace {
 
-constexpr std::uint64_t never = ~std::uint64_t{0};
-
-struct Span {
-    std::uint64_t begin;
-    std::uint64_t end;
-};
-
 std::mutex guard;
-std::uint64_t tick = 0;
-int num_running = 0;
-std::unordered_map<std::uint32_t, Span> spans;
 std::vector<BlockRun> runs;  // by base
 std::uint32_t next_base = 1;
 std::uint32_t oldest = 1;
 
 }  // namespace
 
-void begin_launch(std::uint32_t launch) {
+void forget_actors() {
     std::lock_guard<std::mutex> lock(guard);
-    if (num_running++ == 0) {  // all that ran before is ordered before all that comes
-        spans.clear();
-        runs.clear();
-        oldest = next_base;
-        forget_releases();
-    }
-    spans[launch] = {++tick, never};
-}
-
-void end_launch(std::uint32_t launch) {
-    std::lock_guard<std::mutex> lock(guard);
-    spans[launch].end = ++tick;
-    --num_running;
-}
-
-bool ended_before(std::uint32_t earlier, std::uint32_t later) {
-    std::lock_guard<std::mutex> lock(guard);
-    return spans[earlier].end < spans[later].begin;
+    runs.clear();
+    oldest = next_base;
+    forget_releases();
 }
 
 std::uint32_t oldest_actor() {

@@ -1,4 +1,4 @@
-// Names every thread that ever ran in check mode, and knows which launches ended before which began.
+// Names every thread that ran in check mode since the host last waited for everything.
 #pragma once
 #include <cstdint>
 
@@ -10,18 +10,15 @@ namespace emulator {
 struct BlockRun {
     std::uint32_t base;
     std::uint32_t num_threads;
-    std::uint32_t launch;
+    std::uint32_t launch;  // its ticket, see order.h
     std::uint32_t device;
     Index3 block;
     Index3 block_dim;
 };
 
-void begin_launch(std::uint32_t launch);
-void end_launch(std::uint32_t launch);
-// The host saw `earlier` end before it began `later`.
-bool ended_before(std::uint32_t earlier, std::uint32_t later);
-
-// Whoever is older ran before a moment when nothing ran: all that begins later is ordered behind it.
+// Called when the host has waited for all launches: none runs, and the next is ordered behind all of them.
+void forget_actors();
+// Whoever is older ran before the host waited for everything.
 std::uint32_t oldest_actor();
 
 BlockRun add_block_run(const Launch& launch, Index3 block);

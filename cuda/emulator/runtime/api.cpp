@@ -7,6 +7,7 @@
 
 #include "launch.h"
 #include "memory.h"
+#include "order.h"
 #include "worker.h"
 
 extern "C" {
@@ -24,6 +25,14 @@ EXPORTED void emulator_adopt(void* pointer, std::uint64_t bytes) { emulator::ado
 EXPORTED void emulator_free(void* pointer) { emulator::release(pointer); }
 EXPORTED int emulator_slack_is_whole(void* pointer) { return emulator::slack_is_whole(pointer) ? 1 : 0; }
 EXPORTED void emulator_mark_initialised(void* pointer) { emulator::mark_initialised(pointer); }
+EXPORTED std::uint32_t emulator_create_stream() { return emulator::create_stream(); }
+EXPORTED std::uint32_t emulator_submit(std::uint32_t stream) { return emulator::submit(stream); }
+EXPORTED std::uint32_t emulator_record_event(std::uint32_t stream) { return emulator::record_event(stream); }
+EXPORTED void emulator_stream_waits_for_event(std::uint32_t stream, std::uint32_t event) {
+    emulator::stream_waits_for_event(stream, event);
+}
+EXPORTED void emulator_host_waits_for_event(std::uint32_t event) { emulator::host_waits_for_event(event); }
+EXPORTED void emulator_host_waits_for_stream(std::uint32_t stream) { emulator::host_waits_for_stream(stream); }
 EXPORTED std::uint64_t emulator_request_bytes() { return sizeof(emulator::LaunchRequest); }
 EXPORTED std::uint64_t emulator_report_bytes() { return sizeof(emulator::ErrorReport); }
 

@@ -5,8 +5,8 @@
 #include <thread>
 #include <vector>
 
-#include "actors.h"
 #include "block.h"
+#include "order.h"
 #include "random.h"
 #include "shared_segment.h"
 #include "worker.h"
@@ -15,7 +15,6 @@ namespace emulator {
 namespace {
 
 std::atomic<std::uint64_t> num_failures{0};
-std::atomic<std::uint32_t> num_launches{0};
 
 Index3 index_of(std::uint64_t linear, Index3 grid) {
     return {static_cast<unsigned>(linear % grid.x), static_cast<unsigned>(linear / grid.x % grid.y),
@@ -32,7 +31,12 @@ std::vector<std::uint32_t> shuffled(std::uint32_t count, Random random) {
 }  // namespace
 
 Launch::Launch(const LaunchRequest& request, ErrorReport& report)
-    : request_(request), report_(report), failures_before_(num_failures.load()), id_(++num_launches) {}
+    : request_(request), report_(report), failures_before_(num_failures.load()),
+      id_(request.ticket != 0 ? request.ticket : submit_synchronous()) {}
+
+Launch::~Launch() {
+    if (request_.ticket == 0) host_waits_for_launch(id_);
+}
 
 ErrorReport* Launch::claim_report() {
     if (failed_.exchange(true)) return nullptr;
@@ -48,7 +52,6 @@ void run(Launch& launch) {
     std::uint64_t seed = launch.request().seed;
     std::vector<std::uint32_t> order = shuffled(num_blocks, Random(seed));
     std::atomic<std::uint32_t> next{0};
-    begin_launch(launch.id());
     auto work = [&] {
         Worker& worker = Worker::of_this_os_thread();
         SharedSegment segment = shared_segment(launch.request().shared_anchor);
@@ -62,7 +65,6 @@ void run(Launch& launch) {
     for (std::uint32_t i = 1; i < num_workers && i < num_blocks; ++i) others.emplace_back(work);
     work();
     for (std::thread& other : others) other.join();
-    end_launch(launch.id());
 }
 
 }  // namespace emulator

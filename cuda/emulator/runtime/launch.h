@@ -20,6 +20,7 @@ struct LaunchRequest {
     std::uint32_t cooperative;
     std::uint32_t checked;
     std::uint32_t device;
+    std::uint32_t ticket;  // of the stream it is in; 0: the caller waits for it
     double watchdog_s;
 };
 
@@ -38,6 +39,9 @@ struct ErrorReport {
 class Launch {
   public:
     Launch(const LaunchRequest& request, ErrorReport& report);
+    ~Launch();
+    Launch(const Launch&) = delete;
+    Launch& operator=(const Launch&) = delete;
 
     const LaunchRequest& request() const { return request_; }
     Index3 grid() const { return {request_.grid[0], request_.grid[1], request_.grid[2]}; }
@@ -50,6 +54,7 @@ class Launch {
     // True once this launch, or one on another device since this one began, has failed.
     bool must_abort() const;
 
+    // Its ticket.
     std::uint32_t id() const { return id_; }
 
   private:

@@ -8,6 +8,7 @@
 
 #include "block.h"
 #include "memory.h"
+#include "order.h"
 
 namespace emulator {
 namespace {
@@ -193,7 +194,7 @@ bool BlockHistory::is_ordered(unsigned rank, const Stamp& stamp) const {
     }
     if (stamp.actor < oldest_actor_) return true;
     BlockRun run = block_run_of(stamp.actor);
-    if (run.launch != run_.launch && ended_before(run.launch, run_.launch)) return true;
+    if (run.launch != run_.launch && is_launch_ordered(run.launch, run_.launch)) return true;
     auto found = foreign_[rank].find(run.base);
     return found != foreign_[rank].end() && stamp.time <= (*found->second)[stamp.actor - run.base];
 }

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from cuda.emulator import DeviceArray, KernelError, RawModule, Settings
+from cuda.emulator import DeviceArray, KernelError, RawModule, Settings, Stream
 from tests.cuda.emulator.launching import failure, floats, line_of, run
 from tests.cuda.emulator.test_execution import REVERSE
 
@@ -35,6 +35,25 @@ def test_launches_that_the_host_orders_do_not_race() -> None:
     for _ in range(3):
         kernel((1,), (32,), (x,))
     assert (x.numpy() == 3).all()
+
+
+def test_streams_race_unless_an_event_or_the_host_orders_them() -> None:
+    body = 'extern "C" __global__ void k(int* x) { x[threadIdx.x] += 1; }'
+    kernel = RawModule(code=body, settings=CHECK).get_function("k")
+    x = DeviceArray.from_numpy(np.zeros(32, np.int32))
+    with Stream() as first, Stream() as second:
+        kernel((1,), (32,), (x,), stream=first)
+        second.wait_event(first.record())
+        kernel((1,), (32,), (x,), stream=second)
+        second.synchronize()
+        kernel((1,), (32,), (x,), stream=first)
+        first.record().wait()  # it has ended, but nobody was told
+        kernel((1,), (32,), (x,), stream=second)
+        with pytest.raises(KernelError, match="of another launch"):
+            second.synchronize()
+        first.synchronize()
+        kernel((1,), (32,), (x,), stream=second)
+        second.synchronize()
 
 
 def test_reading_what_nobody_wrote_is_reported_until_somebody_did() -> None:
