@@ -16,7 +16,7 @@ _KERNEL = re.compile(
     r'extern\s+"C"\s+__global__\s+(?:void\s+)?(?:__launch_bounds__\s*\([^)]*\)\s*)?(?:void\s+)?(\w+)\s*\('
 )
 _DYNAMIC_SHARED = re.compile(
-    r"extern\s+__shared__\s+((?:(?:__align__|alignas)\s*\(\s*\w+\s*\)\s*)?)([\w:]+(?:\s+\w+)*?)\s+(\w+)\s*\[\s*\]\s*;"
+    r"extern\s+__shared__\s+((?:(?:__align__|alignas)\s*\(\s*\w+\s*\)\s*)?)([\w:][\w:<>,\s]*?)\s+(\w+)\s*\[\s*\]\s*;"
 )
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 

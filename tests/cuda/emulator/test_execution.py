@@ -36,6 +36,20 @@ def test_shared_memory_starts_as_nan_in_every_block() -> None:
     assert np.isnan(got).all()
 
 
+def test_dynamic_shared_memory_may_be_of_any_type() -> None:
+    body = """
+    template <class T> struct Pair { T x, y; };
+    extern "C" __global__ void k(float* out) {
+        extern __shared__ Pair<float> pairs[];
+        extern __shared__ unsigned char bytes[];
+        pairs[threadIdx.x] = {1.0f, 2.0f};
+        __syncwarp();
+        out[threadIdx.x] = reinterpret_cast<float*>(bytes)[threadIdx.x];
+    }"""
+    (got,) = run(body, [floats(32)], shared_mem=256)
+    assert np.array_equal(got, np.tile([1, 2], 16))
+
+
 WARP = """
 extern "C" __global__ void k(int* out) {
     int lane = threadIdx.x;
