@@ -65,12 +65,12 @@ T atomicCAS(T* address, emulator::plain<T> expected, emulator::plain<T> value, e
                                    [=](T old) -> T { return old == expected ? value : old; });
 }
 
-static inline void __threadfence_block() { emulator::check_fence(false); }
-static inline void __threadfence() {
+EMULATOR_UNWATCHED static inline void __threadfence_block() { emulator::check_fence(false); }
+EMULATOR_UNWATCHED static inline void __threadfence() {
     emulator::check_fence(false);
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
-static inline void __threadfence_system() {
+EMULATOR_UNWATCHED static inline void __threadfence_system() {
     emulator::check_fence(true);
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }

@@ -40,9 +40,14 @@ BUGS = {
     "no barrier before partial sums are overwritten": Bug("softmax", "__syncthreads();  // READ", "", UNSEEN),
     "no barrier after partial sums are overwritten": Bug("softmax", "__syncthreads();  // SUMMED", "", UNSEEN),
     "a warp's barrier for a block's": Bug("softmax", "__syncthreads();  // SUMMED", "__syncwarp();", UNSEEN),
-    "a barrier that one warp skips": Bug("softmax", "__syncthreads();  // SUMMED", "if (warp < 3) __syncthreads();", UNSEEN),
+    "a barrier that one warp skips": Bug(
+        "softmax", "__syncthreads();  // SUMMED", "if (warp < 3) __syncthreads();", UNSEEN
+    ),
     "a barrier in both branches": Bug(
-        "softmax", "__syncthreads();  // SUMMED", "if (warp < 3) __syncthreads();\n else __syncthreads();", {"divergent-barrier"}
+        "softmax",
+        "__syncthreads();  // SUMMED",
+        "if (warp < 3) __syncthreads();\n else __syncthreads();",
+        {"divergent-barrier"},
     ),
     "half a mask": Bug("softmax", XOR, XOR.replace("0xffffffffu", "0xffffu"), {"warp-misuse"}),
     "a mask that lacks a lane that is read": Bug(
@@ -51,9 +56,15 @@ BUGS = {
     "a shuffle in a divergent loop": Bug(
         "softmax", ADD, "sum += __shfl_sync(0xffffffffu, __expf(row[i] - peak), lane);", {"divergent-warp"}
     ),
-    "lanes that exit before a shuffle": Bug("softmax", "/* ENTER */", "if (threadIdx.x >= 100) return;", {"warp-misuse"}),
-    "every second lane's result stored": Bug("softmax", "if (lane == 0) partial[warp] = sum;", "if (lane < 2) partial[warp] = sum;", {"race"}),
-    "one partial sum too many": Bug("softmax", "for (int w = 0; w < num_warps;", "for (int w = 0; w <= num_warps;", {"uninitialised"}),
+    "lanes that exit before a shuffle": Bug(
+        "softmax", "/* ENTER */", "if (threadIdx.x >= 100) return;", {"warp-misuse"}
+    ),
+    "every second lane's result stored": Bug(
+        "softmax", "if (lane == 0) partial[warp] = sum;", "if (lane < 2) partial[warp] = sum;", {"race"}
+    ),
+    "one partial sum too many": Bug(
+        "softmax", "for (int w = 0; w < num_warps;", "for (int w = 0; w <= num_warps;", {"uninitialised"}
+    ),
     "an index behind a shared array": Bug("softmax", "partial[warp] = sum;", "partial[warp + 5] = sum;", {"undefined"}),
     "one column too many": Bug(
         "softmax", "i < n; i += blockDim.x) out", "i <= n; i += blockDim.x) out", {"race", *OUT_OF_BOUNDS}
@@ -71,10 +82,16 @@ BUGS = {
     "the buffer in use is overwritten": Bug("pipeline", "tile[(t + 1) % 2]", "tile[t % 2]", {"pending-copy", "race"}),
     "no order between tile and fragments": Bug("mma", "__syncwarp();", "", UNSEEN),
     "a misaligned fragment": Bug("mma", "lane / 16 * 8)", "lane / 16 * 4)", {"misaligned"}),
-    "a lane that misses the mma": Bug("mma", "unsigned ra[4]", "if (lane == 31) return; unsigned ra[4]", {"warp-misuse"}),
+    "a lane that misses the mma": Bug(
+        "mma", "unsigned ra[4]", "if (lane == 31) return; unsigned ra[4]", {"warp-misuse"}
+    ),
     "a fragment not transposed": Bug("mma", "ldmatrix_x2_trans", "ldmatrix_x2", {"wrong numbers"}),
-    "halves of a fragment swapped": Bug("mma", "ptx::mma", "unsigned s = ra[1]; ra[1] = ra[2]; ra[2] = s; ptx::mma", {"wrong numbers"}),
-    "a row of fragments behind the tile": Bug("mma", "b_tile + lane % 16 * 8", "b_tile + lane % 16 * 16 + 8", {"wrong numbers", *UNSEEN}),
+    "halves of a fragment swapped": Bug(
+        "mma", "ptx::mma", "unsigned s = ra[1]; ra[1] = ra[2]; ra[2] = s; ptx::mma", {"wrong numbers"}
+    ),
+    "a row of fragments behind the tile": Bug(
+        "mma", "b_tile + lane % 16 * 8", "b_tile + lane % 16 * 16 + 8", {"wrong numbers", *UNSEEN}
+    ),
     "counters not zeroed": Bug("histogram", "bins[threadIdx.x] = 0;", ";", {"uninitialised"}),
     "counters zeroed too late": Bug("histogram", "__syncthreads();  // ZEROED", "", UNSEEN),
     "counters read too early": Bug("histogram", "__syncthreads();  // COUNTED", "", {"race"}),
@@ -83,20 +100,35 @@ BUGS = {
     "a counter that does not exist": Bug("histogram", "& 15]", "& 31]", {"undefined", *OUT_OF_BOUNDS, *UNSEEN}),
     "a page that does not exist": Bug("gather", "table[blockIdx.x];", "table[blockIdx.x] + 2;", OUT_OF_BOUNDS),
     "the skip mark not skipped": Bug("gather", "if (page >= 0) ", "", OUT_OF_BOUNDS),
-    "an offset that overflows 32 bits": Bug("gather", LOOKUP, "int page = table[blockIdx.x]; page = page * (1 << 30) / (1 << 30);", {"undefined"}),
+    "an offset that overflows 32 bits": Bug(
+        "gather", LOOKUP, "int page = table[blockIdx.x]; page = page * (1 << 30) / (1 << 30);", {"undefined"}
+    ),
     "a stride too small": Bug("gather", "blockIdx.x * row_stride", "blockIdx.x * (row_stride - 4)", {"race"}),
-    "a wide load from an odd address": Bug("gather", "value = pool[page * 64 + threadIdx.x]", "{ float2 v = ((const float2*)(pool + 1))[page]; value = v.x; }", {"misaligned"}),
+    "a wide load from an odd address": Bug(
+        "gather",
+        "value = pool[page * 64 + threadIdx.x]",
+        "{ float2 v = ((const float2*)(pool + 1))[page]; value = v.x; }",
+        {"misaligned"},
+    ),
     "a flag stored plainly": Bug("message", RELEASE, "*flag = 1u;", {"race"}),
     "a flag without release": Bug("message", RELEASE, "atomicExch(flag, 1u);", {"race"}),
     "a flag without acquire": Bug("message", ACQUIRE, RELAXED_WAIT, {"race"}),
-    "a flag read plainly": Bug("message", ACQUIRE, "while (*(volatile unsigned*)flag == 0u) __nanosleep(20);", {"race"}),
+    "a flag read plainly": Bug(
+        "message", ACQUIRE, "while (*(volatile unsigned*)flag == 0u) __nanosleep(20);", {"race"}
+    ),
     "a release before the others have written": Bug("message", "__syncthreads();  // FILLED", "", {"race"}),
     "reads before the flag is seen": Bug("message", "__syncthreads();  // SEEN", "", {"race"}),
     "a fence behind the flag": Bug("message", RELEASE, "atomicExch(flag, 1u); __threadfence();", {"race"}),
-    "no start of the producer's buffer wait": Bug("producer", "if (n >= 2) ptx::barrier_sync(3 + n % 2, 64);", "", {"race", "barrier-misuse", "deadlock"}),
+    "no start of the producer's buffer wait": Bug(
+        "producer", "if (n >= 2) ptx::barrier_sync(3 + n % 2, 64);", "", {*UNSEEN, "barrier-misuse", "deadlock"}
+    ),
     "a consumer that does not wait": Bug("producer", "ptx::barrier_sync(1 + n % 2, 64);", "", {*UNSEEN, "deadlock"}),
-    "a barrier with two counts": Bug("producer", "ptx::barrier_arrive(1 + n % 2, 64);", "ptx::barrier_arrive(1 + n % 2, 96);", {"barrier-misuse"}),
-    "the wrong barrier": Bug("producer", "ptx::barrier_arrive(1 + n % 2, 64);", "ptx::barrier_arrive(1, 64);", {*UNSEEN, "deadlock"}),
+    "a barrier with two counts": Bug(
+        "producer", "ptx::barrier_arrive(1 + n % 2, 64);", "ptx::barrier_arrive(1 + n % 2, 96);", {"barrier-misuse"}
+    ),
+    "the wrong barrier": Bug(
+        "producer", "ptx::barrier_arrive(1 + n % 2, 64);", "ptx::barrier_arrive(1, 64);", {*UNSEEN, "deadlock"}
+    ),
 }
 
 # Changes that keep a kernel right: reporting one of them is a false alarm.
