@@ -8,6 +8,7 @@ import hashlib
 import os
 import subprocess
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
 
@@ -57,8 +58,18 @@ def build_runtime() -> Path:
     sources = sorted((HERE / "runtime").glob("*.cpp"))
     headers = [*sorted((HERE / "runtime").glob("*.h")), INCLUDE / "emulator_abi.h"]
     key = _key(toolchain, RUNTIME_FLAGS, [path.read_text() for path in (*sources, *headers)])
-    command = [toolchain.command, *RUNTIME_FLAGS, "-shared", *map(str, sources)]
-    return _built(f"runtime-{key}.so", command)
+    target = cache_folder() / f"runtime-{key}.so"
+    if target.exists():
+        return target
+    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(os.cpu_count()) as pool:
+        objects = [Path(scratch, f"{source.stem}.o") for source in sources]
+        compile_one = [toolchain.command, *RUNTIME_FLAGS, "-c"]
+        list(
+            pool.map(
+                lambda pair: _run([*compile_one, str(pair[0]), "-o", str(pair[1])]), zip(sources, objects, strict=True)
+            )
+        )
+        return _built(target.name, [toolchain.command, "-shared", "-pthread", *map(str, objects)])
 
 
 def build_module(

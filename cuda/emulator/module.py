@@ -148,7 +148,7 @@ class Kernel:
         else:
             self._run(*sizes, packed, shared_mem, 0)
 
-    def _run(  # noqa: PLR0913, PLR0917 - what a launch is
+    def _run(
         self, grid: tuple[int, int, int], block: tuple[int, int, int], packed: "_Packed", shared_mem: int, ticket: int
     ) -> None:
         if 0 in grid:

@@ -1,7 +1,7 @@
 """Streams, events and graphs, with CuPy's names.
 
-A stream is an OS thread that works in order, so kernels of different streams really run at once. Check mode is told what
-streams, events and waits order, so that an order which only happened is not taken for one that was asked for.
+A stream is an OS thread that works in order, so kernels of different streams really run at once. Check mode is told
+what streams, events and waits order, so that an order which only happened is not taken for one that was asked for.
 """
 
 from collections.abc import Callable

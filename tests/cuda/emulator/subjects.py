@@ -24,12 +24,12 @@ class Subject:
 
 
 def random(shape: tuple[int, ...], seed: int = 0) -> NDArray[np.float32]:
-    return np.random.default_rng(seed).integers(-16, 17, shape).astype(np.float32) / 8
+    return np.random.default_rng(seed).integers(-16, 17, shape).astype(np.float32) / np.float32(8)
 
 
 def softmax(rows: NDArray[np.float32]) -> NDArray[np.float32]:
     wide = np.exp(rows.astype(np.float64) - rows.max(axis=1, keepdims=True))
-    return (wide / wide.sum(axis=1, keepdims=True)).astype(np.float32)
+    return np.asarray(wide / wide.sum(axis=1, keepdims=True), np.float32)
 
 
 SOFTMAX = Subject(

@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,7 +39,7 @@ extern "C" __global__ void k(const unsigned short* a, const unsigned short* b, f
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
 def test_mma_multiplies_what_ldmatrix_loads(dtype: str, seed: int) -> None:
     random = np.random.default_rng(seed)
-    a, b = (random.integers(-8, 9, shape).astype(np.float32) / 4 for shape in ((16, 16), (16, 8)))
+    a, b = (random.integers(-8, 9, shape).astype(np.float32) / np.float32(4) for shape in ((16, 16), (16, 8)))
     bits = bf16_bits if dtype == "bf16" else lambda values: values.astype(np.float16).view(np.uint16)
     got = run(MMA.replace("TYPE", dtype), [bits(a), bits(b), np.zeros((16, 8), np.float32)], seed=seed)[2]
     assert np.array_equal(got, a @ b + 1)
@@ -133,5 +134,5 @@ def test_release_and_acquire_pass_a_value_between_blocks(seed: int) -> None:
 
 def test_a_matrix_instruction_needs_the_whole_warp() -> None:
     body = MMA.replace("TYPE", "bf16").replace("unsigned ra[4]", "if (lane > 30) return;\n unsigned ra[4]")
-    arrays = [np.zeros(256, np.uint16), np.zeros(128, np.uint16), np.zeros(128, np.float32)]
+    arrays: list[NDArray[Any]] = [np.zeros(256, np.uint16), np.zeros(128, np.uint16), np.zeros(128, np.float32)]
     assert failure(body, arrays).kind == "warp-misuse"
