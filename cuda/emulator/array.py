@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from cuda.emulator.errors import EmulatorError
-from cuda.emulator.runtime import load_runtime
+from cuda.emulator.library import load_runtime
 
 
 class DeviceArray:

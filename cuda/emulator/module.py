@@ -14,7 +14,7 @@ import numpy as np
 from cuda.emulator.array import DeviceArray
 from cuda.emulator.build import Mode, build_module
 from cuda.emulator.errors import KernelError
-from cuda.emulator.runtime import ErrorReport, LaunchRequest, kernel_error, load_runtime
+from cuda.emulator.library import ErrorReport, LaunchRequest, kernel_error, load_runtime
 from cuda.emulator.stream import Stream
 
 MAX_THREADS = 1024

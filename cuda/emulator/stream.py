@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
 from typing import Self
 
-from cuda.emulator.runtime import load_runtime
+from cuda.emulator.library import load_runtime
 
 Work = Callable[[int], None]  # takes its ticket in the stream's order
 

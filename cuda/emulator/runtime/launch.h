@@ -7,7 +7,7 @@
 
 namespace emulator {
 
-// Filled by Python (`cuda/emulator/runtime.py` mirrors it field by field).
+// Filled by Python (`cuda/emulator/library.py` mirrors it field by field).
 struct LaunchRequest {
     void (*entry)(void** args);
     void** args;
