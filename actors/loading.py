@@ -27,7 +27,8 @@ def load_model(config: NodeConfig, compiler: KernelCompiler) -> ModelInfo:
         with LoadingDisplay("converting") as display:
 
             def progress(fraction: float) -> None:
-                compiler.start()  # a first start: what comes next is likely not compiled either
+                if _cpu_devices(config):
+                    compiler.start()  # a first start: what comes next is likely not compiled either
                 display.show("model", fraction)
 
             folder = prepare_model(config.model, progress)
@@ -46,9 +47,13 @@ def _served_name(config: NodeConfig) -> str:
     return DEMO if config.model == DEMO else path.stem if path.suffix.lower() == ".gguf" else path.name
 
 
+def _cpu_devices(config: NodeConfig) -> list[str]:
+    return [device for device in config.devices if device.startswith("cpu")]
+
+
 def _check_pools(config: NodeConfig, spec: ModelSpec) -> None:
     """Refuse a pool that was asked for and holds no page, or does not fit into memory beside those of the others."""
-    num_pools = sum(device.startswith("cpu") for device in config.devices)
+    num_pools = len(_cpu_devices(config))
     if not num_pools or (config.kv_memory is None and config.num_pages is None):
         return
     page_bytes = KvLayout.of(spec, config.page_size, 2 if config.dtype == "bfloat16" else 4).page_bytes

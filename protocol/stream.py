@@ -10,13 +10,13 @@ so long ago that they are forgotten, see `protocol.live_ids`). Of two equal keys
 import msgspec
 from msgspec.structs import replace
 
-from protocol.errors import ErrorCode, RequestError
+from protocol.errors import RequestError
 from protocol.frame import Encoding, read_map
 from protocol.generate import check_generate
 from protocol.live_ids import MAX_LIVE, LiveIds
 from protocol.logprobs import finite_logprob
 from protocol.refusal import refusal, shown
-from protocol.session import Frame
+from protocol.session import Frame, Session
 from protocol.wire import (
     Accepted,
     Authenticate,
@@ -30,7 +30,6 @@ from protocol.wire import (
     Ping,
     Pong,
     Resume,
-    SessionCommand,
     SessionEvent,
     StreamCommand,
     Tokens,
@@ -51,16 +50,14 @@ _JSON = msgspec.json.Encoder()
 _MSGPACK = msgspec.msgpack.Encoder()
 
 
-class StreamSession:
-    """State of one `/v1/stream` connection; implements `protocol.session.Session`."""
+class StreamSession(Session):
+    """State of one `/v1/stream` connection."""
 
     def __init__(self, encoding: Encoding, *, hello: Hello) -> None:
+        super().__init__()
         self._encoding: Encoding = encoding
         self._models = hello.models
         self._ids = LiveIds()
-        self._commands: list[SessionCommand] = []
-        self._frames: list[Frame] = []
-        self._refusals: list[ErrorCode] = []
         self._send(hello)
 
     def receive_frame(self, frame: Frame) -> None:
@@ -89,21 +86,6 @@ class StreamSession:
             self._send(event)
         if not isinstance(event, Accepted):
             self._ids.end(name)
-
-    def take_commands(self) -> list[SessionCommand]:
-        """Commands read so far, oldest first."""
-        commands, self._commands = self._commands, []
-        return commands
-
-    def take_frames(self) -> list[Frame]:
-        """Frames to send, oldest first."""
-        frames, self._frames = self._frames, []
-        return frames
-
-    def take_refusals(self) -> list[ErrorCode]:
-        """Codes of the frames refused here, oldest first."""
-        refusals, self._refusals = self._refusals, []
-        return refusals
 
     def _read_command(self, fields: dict[str, object], name: str | None) -> StreamCommand:
         """Turn a map into its command; RequestError names what is wrong with it."""

@@ -5,7 +5,7 @@ Owns the loaded library of one `.cu`. Checks arguments to the byte before they r
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -109,13 +109,6 @@ class Kernel:
         self._number = number
         self._cooperative = cooperative
         self.parameters = _parameters(library, number)
-
-    def with_settings(self, **changes: Any) -> "Kernel":  # noqa: ANN401 - fields of Settings
-        """The same kernel run otherwise; `mode` cannot change, since it is compiled in."""
-        settings = replace(self.settings, **changes)
-        if settings.mode != self.settings.mode:
-            raise ValueError("the mode is compiled in; make another RawModule")
-        return Kernel(self.name, self._library, self._number, settings, cooperative=self._cooperative)
 
     def __call__(
         self,

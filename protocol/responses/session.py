@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from protocol.errors import ErrorCode, RequestError
+from protocol.errors import RequestError
 from protocol.frame import read_map
 from protocol.live_ids import MAX_LIVE, LiveIds
 from protocol.refusal import shown
@@ -19,7 +19,7 @@ from protocol.responses.answer import Answer, Event
 from protocol.responses.conversations import Conversations
 from protocol.responses.create import Create, read_create, to_generate
 from protocol.responses.error import DialectError, dialect_param, error_event
-from protocol.session import Frame
+from protocol.session import Frame, Session
 from protocol.wire import (
     Accepted,
     Cancel,
@@ -27,7 +27,6 @@ from protocol.wire import (
     Draining,
     Failed,
     Finished,
-    SessionCommand,
     SessionEvent,
     Tokens,
     Warm,
@@ -39,8 +38,8 @@ _STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 _encoder = msgspec.json.Encoder()
 
 
-class ResponsesSession:
-    """State of one connection; implements `protocol.session.Session`.
+class ResponsesSession(Session):
+    """State of one connection.
 
     `new_id(prefix)` makes a name never used before (`resp_…`, `msg_…`); `clock` is seconds since 1970.
     """
@@ -53,6 +52,7 @@ class ResponsesSession:
         new_id: Callable[[str], str],
         clock: Callable[[], float],
     ) -> None:
+        super().__init__()
         self._models = models
         self._max_model_len = max_model_len
         self._new_id = new_id
@@ -62,9 +62,6 @@ class ResponsesSession:
         self._answers: dict[str, Answer] = {}
         self._ids = LiveIds()
         self._conversations = Conversations()
-        self._commands: list[SessionCommand] = []
-        self._frames: list[Frame] = []
-        self._refusals: list[ErrorCode] = []
 
     def receive_frame(self, frame: Frame) -> None:
         """Take one complete WebSocket message; a bad one becomes an outgoing `error`."""
@@ -98,21 +95,6 @@ class ResponsesSession:
                 self._end(event.id, answer)
             case Failed():
                 self._fail(event, answer)
-
-    def take_commands(self) -> list[SessionCommand]:
-        """Commands read so far, oldest first."""
-        commands, self._commands = self._commands, []
-        return commands
-
-    def take_frames(self) -> list[Frame]:
-        """Frames to send, oldest first."""
-        frames, self._frames = self._frames, []
-        return frames
-
-    def take_refusals(self) -> list[ErrorCode]:
-        """Codes of the frames refused here, oldest first."""
-        refusals, self._refusals = self._refusals, []
-        return refusals
 
     def _read(self, fields: dict[str, object], lane: str | None) -> Create:
         kind = fields.get("type")
