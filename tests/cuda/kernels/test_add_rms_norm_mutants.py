@@ -1,0 +1,72 @@
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cuda.emulator import DeviceArray, RawModule, Settings
+from cuda.kernels.reference import rms_norm
+from tests.cuda.kernels.mutants import OUT_OF_BOUNDS, UNSEEN, WRONG_RESULT, Mutant, assert_caught, plant
+
+NAME = "add_rms_norm<float, true>"
+NUM_ROWS, NUM_COLUMNS, NUM_THREADS = 3, 2052, 160  # of a thread's four vectors the last lies in the row for some
+SOURCE = "add_rms_norm.cu"
+BOUND = "if (column >= num_columns) continue;\n        kept"
+LOADING = """n < max_vectors; ++n) {
+        const i32 column = (threadIdx.x + n * blockDim.x) * width;
+        if (column >= num_columns) continue;
+        kept"""
+WRONG = frozenset({WRONG_RESULT})
+BEHIND = frozenset({"race", *OUT_OF_BOUNDS})
+MISALIGNED = frozenset({"misaligned"})
+BARRIER = "    __syncthreads();  // no warp reads `partial` before every warp has written its own\n"
+
+MUTANTS = {
+    "no barrier between partial sums and their reader": Mutant("common.cuh", BARRIER, "", UNSEEN),
+    "a vector too many": Mutant(SOURCE, BOUND, BOUND.replace(">=", ">"), BEHIND),
+    "vectors behind the row not skipped": Mutant(SOURCE, BOUND, "kept", BEHIND),
+    "a vector left out": Mutant(SOURCE, LOADING, LOADING.replace("max_vectors", "max_vectors - 1"), WRONG),
+    "every lane's partial sum stored": Mutant("common.cuh", "if (lane == 0) partial[warp]", "partial[warp]", UNSEEN),
+    "a partial sum of no warp": Mutant("common.cuh", "lane < num_warps", "lane <= num_warps", UNSEEN),
+    "rows that overlap": Mutant(SOURCE, "(blockIdx.x) * num_columns", "(blockIdx.x) * (num_columns - 4)", UNSEEN),
+    "rows not aligned to vectors": Mutant(
+        SOURCE, "(blockIdx.x) * num_columns", "(blockIdx.x) * (num_columns - 1)", MISALIGNED
+    ),
+    "the residual not written": Mutant(SOURCE, "store_vector(residual + row + column, kept[n]);", "", WRONG),
+    "the mean over one element more": Mutant(
+        SOURCE, "static_cast<float>(num_columns)", "static_cast<float>(num_columns + 4)", WRONG
+    ),
+    "a barrier more, which is harmless": Mutant("common.cuh", BARRIER, 2 * BARRIER),
+}
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator needs g++")
+
+
+def run(settings: Settings, sources: Path) -> None:
+    random = np.random.default_rng(1)
+    x, before = (random.standard_normal((NUM_ROWS, NUM_COLUMNS)).astype(np.float32) for _ in range(2))
+    weight = random.standard_normal(NUM_COLUMNS).astype(np.float32)
+    residual, x_device, weight_device = (DeviceArray.from_numpy(values) for values in (before, x, weight))
+    out = DeviceArray.empty(x.shape, np.float32)
+    module = RawModule(path=sources / SOURCE, name_expressions=(NAME,), settings=settings)
+    args = (out, residual, x_device, weight_device, np.int32(NUM_COLUMNS), np.float32(1e-5))
+    module.get_function(NAME)((NUM_ROWS,), (NUM_THREADS,), args)
+    np.testing.assert_array_equal(residual.numpy(), before + x)
+    np.testing.assert_allclose(out.numpy(), rms_norm(before + x, weight, 1e-5), rtol=2e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_bug_is_caught(name: str) -> None:
+    assert_caught(MUTANTS[name], run)
+
+
+def test_a_bug_that_nobody_reports_fails_the_test() -> None:
+    with pytest.raises(AssertionError, match="gave right, not"):
+        assert_caught(Mutant(SOURCE, "constexpr i32 max_vectors = 4;", "constexpr i32 max_vectors = 5;", UNSEEN), run)
+
+
+def test_a_mutant_changes_exactly_one_place() -> None:
+    with pytest.raises(ValueError, match="occurs 0 times"):
+        plant(Mutant(SOURCE, "no such text", ""))
+    with pytest.raises(ValueError, match="occurs 2 times"):
+        plant(Mutant(SOURCE, "continue;", ""))
