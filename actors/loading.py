@@ -11,9 +11,10 @@ import structlog
 from actors.config import NodeConfig
 from actors.first_start import KernelCompiler
 from actors.settings import ConfigError
+from cuda.backends.host import available_memory
 from cuda.models.folder import DEMO, prepare_model, read_model_info, read_spec
 from cuda.models.intact import check_files
-from cuda.models.kv import KvLayout, available_memory
+from cuda.models.kv import KvLayout
 from cuda.models.spec import ModelSpec, UnsupportedModel
 from protocol.model_info import ModelInfo
 

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from cuda.backends.host import available_memory
 from cuda.devices.cpu_batch import Batch, Segment
 from cuda.devices.cpu_ops import CpuOps, CpuState
 from cuda.devices.cpu_slots import SlotTable
@@ -26,7 +27,7 @@ from cuda.kernels.cpu_program import Program, compile_kernels
 from cuda.models.checkpoint import load_weights
 from cuda.models.decoder import forward
 from cuda.models.folder import read_spec
-from cuda.models.kv import KvLayout, PoolRequest, available_memory, choose_num_pages
+from cuda.models.kv import KvLayout, PoolRequest, choose_num_pages
 from cuda.models.rope import rope_table
 from cuda.models.spec import ModelSpec
 from protocol.sampling import SamplingParams

@@ -110,7 +110,7 @@ class Kernel:
         self._cooperative = cooperative
         self.parameters = _parameters(library, number)
 
-    def __call__(
+    def __call__(  # noqa: PLR0913 - CuPy's signature
         self,
         grid: tuple[int, ...],
         block: tuple[int, ...],
@@ -118,6 +118,7 @@ class Kernel:
         *,
         shared_mem: int = 0,
         stream: Stream | None = None,
+        keep: object = None,
     ) -> None:
         """Launches; without a stream, returns when the kernel has ended.
 
@@ -127,6 +128,7 @@ class Kernel:
             args: Device arrays and exact-width NumPy scalars, one for each parameter.
             shared_mem: Bytes of dynamic shared memory.
             stream: Run in this stream's order; errors are raised by its `synchronize`.
+            keep: Lives until the launch has run: owners of memory that `args` holds by address.
 
         Raises:
             TypeError: An argument's kind or width is not the parameter's, or is a Python number.
@@ -137,7 +139,11 @@ class Kernel:
         _check_sizes(*sizes, shared_mem)
         packed = _pack(self.name, self.parameters, args)
         if stream is not None:
-            stream.submit(lambda ticket: self._run(*sizes, packed, shared_mem, ticket))
+
+            def run(ticket: int, _keep: object = keep) -> None:
+                self._run(*sizes, packed, shared_mem, ticket)
+
+            stream.submit(run)
         else:
             self._run(*sizes, packed, shared_mem, 0)
 

@@ -1,36 +1,49 @@
-"""Host side of `add_rms_norm.cu`: its kernels' names, and how many threads a row needs.
+"""Host side of `add_rms_norm.cu`: residual add and RMSNorm of rows."""
 
-Owns nothing and launches nothing; knows sizes, never arrays of a particular back end.
-"""
+import numpy as np
+import torch
 
-from typing import Literal
+from cuda.backends.backend import Backend
+from cuda.kernels.elements import ELEMENTS, VECTOR_BYTES
 
-ELEMENT_BYTES = {"float": 4, "bf16": 2}
-VECTOR_BYTES = 16
-MAX_VECTORS = 4  # a thread keeps
+SOURCE = "add_rms_norm.cu"
+NAMES = tuple(f"add_rms_norm<{element}, {add}>" for element in ELEMENTS.values() for add in ("false", "true"))
+MAX_VECTORS = 4
+"""A thread keeps."""
 MAX_THREADS = 1024
 
-Element = Literal["float", "bf16"]
+
+class AddRmsNorm:
+    """Of rows [T, num_columns]. ValueError if a row is not a whole number of 16-byte vectors, or too long."""
+
+    def __init__(self, backend: Backend, dtype: torch.dtype, num_columns: int, eps: float) -> None:
+        self._block = (block_threads(num_columns, dtype),)
+        self._sizes = np.int32(num_columns), np.float32(eps)
+        element = ELEMENTS[dtype]
+        self._plain, self._fused = backend.kernels(
+            SOURCE, [f"add_rms_norm<{element}, {add}>" for add in ("false", "true")]
+        )
+
+    def __call__(
+        self, out: torch.Tensor, residual: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor
+    ) -> None:
+        """Add `delta` to `residual` in place, unless None; its norm times weight [num_columns] goes to `out`."""
+        grid = (out.shape[0],)
+        if delta is None:
+            self._plain(grid, self._block, (out, None, residual, weight, *self._sizes))
+        else:
+            self._fused(grid, self._block, (out, residual, delta, weight, *self._sizes))
 
 
-def kernel_name(element: Element, *, add: bool) -> str:
-    """The name expression of one variant."""
-    return f"add_rms_norm<{element}, {str(add).lower()}>"
-
-
-def block_threads(num_columns: int, element: Element) -> int:
-    """Threads of a block for rows of `num_columns`; a function of the row alone, so that results are too.
-
-    Raises:
-        ValueError: A row is not a whole number of 16-byte vectors, or too long.
-    """
-    row_bytes = num_columns * ELEMENT_BYTES[element]
+def block_threads(num_columns: int, dtype: torch.dtype) -> int:
+    """Threads of a block for rows of `num_columns`; a function of the row alone, so that results are too."""
+    row_bytes = num_columns * dtype.itemsize
     if num_columns < 1 or row_bytes % VECTOR_BYTES != 0:
-        raise ValueError(f"num_columns is {num_columns}: a row of {element} must be a multiple of {VECTOR_BYTES} bytes")
+        raise ValueError(f"num_columns is {num_columns}: a row of {dtype} must be a multiple of {VECTOR_BYTES} bytes")
     num_vectors = row_bytes // VECTOR_BYTES
     if num_vectors > MAX_VECTORS * MAX_THREADS:
-        limit = MAX_VECTORS * MAX_THREADS * VECTOR_BYTES // ELEMENT_BYTES[element]
-        raise ValueError(f"num_columns is {num_columns}; the limit for {element} is {limit}")
+        limit = MAX_VECTORS * MAX_THREADS * VECTOR_BYTES // dtype.itemsize
+        raise ValueError(f"num_columns is {num_columns}; the limit for {dtype} is {limit}")
     # One vector a thread while that fits a small block, which hides latency best; then more vectors, then more threads.
     wanted = num_vectors if num_vectors <= 256 else max(256, -(-num_vectors // MAX_VECTORS))
     return -(-wanted // 32) * 32
