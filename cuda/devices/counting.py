@@ -63,6 +63,17 @@ class CountingDevice:
         progress(1.0)
         return PoolInfo(num_pages, config.page_size, 0, self._pool.nbytes)
 
+    def export(self) -> bytes:
+        """See `Device`; a rank of a group has no memory to show, so its handle only says which rank it is."""
+        return b"" if self._config.world_size == 1 else _handle(self._config.rank)
+
+    def open_peers(self, handles: Sequence[bytes]) -> None:
+        """ValueError unless these are the handles of all ranks, in order."""
+        world_size = self._config.world_size
+        expected = [b""] if world_size == 1 else [_handle(rank) for rank in range(world_size)]
+        if list(handles) != expected:
+            raise ValueError(f"handles {list(handles)!r}; expected {expected!r}")
+
     def execute(self, plan: StepPlan) -> StepResult:
         """Store the plan's tokens in their pages, then read each sampling row's context back for its next token."""
         began = time.perf_counter()
@@ -123,6 +134,10 @@ class _Slot:
         self.table: list[int] = []
         self.num_computed: int | None = None
         """None: the first row says how much of the page table is already computed (a prefix hit)."""
+
+
+def _handle(rank: int) -> bytes:
+    return b"counting:%d" % rank
 
 
 def _entries(first_position: int, tokens: Sequence[int]) -> NDArray[np.int64]:

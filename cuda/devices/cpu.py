@@ -80,6 +80,13 @@ class CpuDevice:
             kv_bytes=num_pages * layout.page_bytes,
         )
 
+    def export(self) -> bytes:
+        """See `Device`."""
+        return b""
+
+    def open_peers(self, handles: Sequence[bytes]) -> None:
+        """See `Device`."""
+
     def execute(self, plan: StepPlan) -> StepResult:
         """Run one step. ValueError for a row whose pages do not hold it."""
         began = time.perf_counter()

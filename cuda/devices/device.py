@@ -1,10 +1,14 @@
 """The seam between a worker and whatever computes: one shard of a model, its KV pool, and steps run in order.
 
 Implementations: `cuda.devices.cpu.CpuDevice`, `cuda.devices.counting.CountingDevice`. All calls block and come from one
-thread. A device owns no clock but for `StepResult.duration_s`, knows requests only as row slots, and never retries.
+thread. A device owns no clock but for `StepResult.duration_s` and the deadline for its peers, knows requests only as
+row slots, and never retries.
+
+A model may be shared out over the ranks of a group, a device each. Every rank is given the same plans and comes to the
+same results; ranks meet in each other's memory, whose handles travel between `load` and the first step.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,6 +40,12 @@ class DeviceConfig:
     batch_invariant: bool
     num_threads: int
     """Compute threads on the CPU."""
+    rank: int = 0
+    """Of this device within its group: `0 <= rank < world_size`."""
+    world_size: int = 1
+    """Devices that share out the model."""
+    peer_timeout_s: float = 10.0
+    """How long a rank waits for another within a step before it gives up with PeerTimeout."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +63,16 @@ class Device(Protocol):
 
     def load(self, progress: Callable[[float], None]) -> PoolInfo:
         """Load weights and allocate the KV pool; calls `progress` with a fraction 0..1 now and then."""
+
+    def export(self) -> bytes:
+        """After `load`: the handle under which the other ranks find this one's memory; b"" if there are none."""
+
+    def open_peers(self, handles: Sequence[bytes]) -> None:
+        """Meet the other ranks: the handles of all, own included, in rank order.
+
+        Called once, between `load` and the first step, on every rank at about the same time: it returns when each
+        has been heard of, and raises PeerTimeout naming the one that has not. Does nothing for a world of one.
+        """
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Run one step; plans of one epoch come in order. Sampled rows are answered in the plan's row order."""

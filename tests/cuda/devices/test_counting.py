@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 from zlib import crc32
 
@@ -110,6 +111,17 @@ def test_the_pool_is_sized_by_pages_or_bytes_and_the_vocabulary_read_from_the_fo
     device = make(None, folder=str(tmp_path), vocab_size=None)
     assert device.load(lambda _: None).num_pages == 10  # 160 bytes, 16 a page
     assert run(device, StepRow(0, 0, 5, True, (0, 1, 2)), starts=[start()]) == expected_output(PROMPT, 1, 77)
+
+
+def test_ranks_of_a_group_know_each_other_by_handles_in_rank_order() -> None:
+    alone = make()
+    assert alone.export() == b""
+    alone.open_peers([b""])
+    ranks = [CountingDevice(replace(alone._config, rank=rank, world_size=2), vocab_size=99) for rank in range(2)]
+    handles = [rank.export() for rank in ranks]
+    ranks[1].open_peers(handles)
+    with pytest.raises(ValueError, match="expected"):
+        ranks[0].open_peers(handles[::-1])
 
 
 def test_the_work_of_a_step_is_part_of_the_time_it_is_asked_to_take(monkeypatch: pytest.MonkeyPatch) -> None:
