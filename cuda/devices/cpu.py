@@ -6,7 +6,7 @@ Owns weights, KV pool and slots. Read `cuda.models.decoder` for the pass, `cuda.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +16,12 @@ import numpy.typing as npt
 import torch
 
 from cuda.backends.host import available_memory
-from cuda.devices.cpu_batch import Batch, Segment
+from cuda.devices.cpu_batch import Batch
 from cuda.devices.cpu_ops import CpuOps, CpuState
 from cuda.devices.cpu_slots import SlotTable
 from cuda.devices.cpu_weights import CpuWeights, Formats, pack_weights, return_free_memory, weights_bytes
 from cuda.devices.device import DeviceConfig, PoolInfo
+from cuda.devices.passes import passes
 from cuda.kernels import cpu_attention, cpu_sample
 from cuda.kernels.cpu_memory import aligned_zeros
 from cuda.kernels.cpu_program import Program, compile_kernels
@@ -97,10 +98,10 @@ class CpuDevice:
         for row in plan.rows:
             slots.add_pages(row)
         sampled: list[SampledRow] = []
-        for segments in passes(plan.rows, self._pass_tokens):
-            loaded.state.batch.fill(segments)
+        for rows in passes(plan.rows, self._pass_tokens):
+            loaded.state.batch.fill(rows)
             loaded.program.run()
-            sampled += _sampled_rows(loaded.state, segments)
+            sampled += _sampled_rows(loaded.state, rows)
         return StepResult(plan.epoch, plan.step, sampled, duration_s=time.perf_counter() - began)
 
     def close(self) -> None:
@@ -158,33 +159,16 @@ class CpuDevice:
         self.execute(StepPlan(0, 0, [start], [StepRow(0, 0, 1, samples=True, new_pages=(0,))]))
 
 
-def passes(rows: Sequence[StepRow], max_tokens: int) -> Iterator[list[Segment]]:
-    """Cut a step into passes of at most `max_tokens` tokens, in order."""
-    segments: list[Segment] = []
-    room = max_tokens
-    for row in rows:
-        start, end = row.start, row.start + row.count
-        while start < end:
-            if room == 0:
-                yield segments
-                segments, room = [], max_tokens
-            count = min(room, end - start)
-            segments.append(Segment(row.slot, start, count, samples=row.samples and start + count == end))
-            start, room = start + count, room - count
-    if segments:
-        yield segments
-
-
 def _shape(spec: ModelSpec, layout: KvLayout, max_pages: int) -> npt.NDArray[np.int64]:
     """See `cuda.kernels.cpu_attention`."""
     sizes = (spec.num_heads, spec.num_kv_heads, spec.head_dim, layout.page_size, max_pages, layout.item_bytes)
     return np.array(cpu_attention.Shape(*sizes, window=spec.sliding_window or 0), np.int64)
 
 
-def _sampled_rows(state: CpuState, segments: Sequence[Segment]) -> list[SampledRow]:
+def _sampled_rows(state: CpuState, rows: Sequence[StepRow]) -> list[SampledRow]:
     batch, slots = state.batch, state.slots
     drawn = batch.drawn[: batch.num_sampled].tolist()
-    sampling = [segment.slot for segment in segments if segment.samples]
+    sampling = [row.slot for row in rows if row.samples]
     return [
         SampledRow(slot, *slots.holder(slot), token, _logprob(state, index, slot, token))
         for index, (slot, token) in enumerate(zip(sampling, drawn, strict=True))

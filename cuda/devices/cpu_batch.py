@@ -4,23 +4,13 @@ The recorded program points at these arrays, so filling them is all that a step 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from cuda.kernels.cpu_attention import ITEM_FIELDS, MAX_QUERIES
 from cuda.kernels.cpu_memory import address, aligned_zeros
 from cuda.kernels.cpu_sample import MAX_TOP
-
-
-@dataclass(frozen=True)
-class Segment:
-    """Tokens [start, start + count) of a slot; `samples` if the token behind them is drawn in this pass."""
-
-    slot: int
-    start: int
-    count: int
-    samples: bool
+from protocol.step import StepRow
 
 
 class Batch:
@@ -60,23 +50,23 @@ class Batch:
         """R."""
         return int(self._counts[2])
 
-    def fill(self, segments: Sequence[Segment]) -> None:
-        """Lay out the tokens of `segments` one after another."""
-        slots = np.array([segment.slot for segment in segments])
-        starts = np.array([segment.start for segment in segments])
-        counts = np.array([segment.count for segment in segments])
+    def fill(self, rows: Sequence[StepRow]) -> None:
+        """Lay out the tokens of `rows` one after another."""
+        slots = np.array([row.slot for row in rows])
+        starts = np.array([row.start for row in rows])
+        counts = np.array([row.count for row in rows])
         ends = np.cumsum(counts)
         total = int(ends[-1])
         self.slots[:total] = np.repeat(slots, counts)
         self.positions[:total] = np.arange(total) + np.repeat(starts - (ends - counts), counts)
         items = [
-            (first + done, min(self._item_tokens, segment.count - done), segment.slot, segment.start + done)
-            for segment, first in zip(segments, (ends - counts).tolist(), strict=True)
-            for done in range(0, segment.count, self._item_tokens)
+            (first + done, min(self._item_tokens, row.count - done), row.slot, row.start + done)
+            for row, first in zip(rows, (ends - counts).tolist(), strict=True)
+            for done in range(0, row.count, self._item_tokens)
         ]
         items.sort(key=lambda item: -item[1] * (item[3] + item[1]))  # long work first: threads end together
         self.items[: len(items)] = items
-        sampled = np.flatnonzero([segment.samples for segment in segments])
+        sampled = np.flatnonzero([row.samples for row in rows])
         self.sampled_tokens[: len(sampled)] = ends[sampled] - 1
         self.sampled_slots[: len(sampled)] = slots[sampled]
         self.sampled_positions[: len(sampled)] = starts[sampled] + counts[sampled]

@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cuda.devices.cpu import CpuDevice, passes
-from cuda.devices.cpu_batch import Segment
+from cuda.devices.cpu import CpuDevice
 from protocol.sampling import SamplingParams
 from protocol.step import StepPlan, StepRow
 from tests.cuda.devices.driver import Driver, config_for
@@ -53,15 +52,6 @@ def test_a_long_step_is_computed_in_passes(folder: Path, driver: Driver) -> None
     found = small.generate({0: PROMPT}, 4, chunk=70)
     np.testing.assert_array_equal(found[0][1], expected[0][1])
     small.close()
-
-
-def test_passes_keep_order_and_sample_at_a_rows_end() -> None:
-    rows = [StepRow(4, 9, 1, samples=True), StepRow(2, 0, 7, samples=True), StepRow(1, 5, 3, samples=False)]
-    assert list(passes(rows, 4)) == [
-        [Segment(4, 9, 1, samples=True), Segment(2, 0, 3, samples=False)],
-        [Segment(2, 3, 4, samples=True)],
-        [Segment(1, 5, 3, samples=False)],
-    ]
 
 
 def test_a_shared_prefix_is_read_from_the_other_rows_pages(driver: Driver) -> None:
