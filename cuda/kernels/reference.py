@@ -46,6 +46,12 @@ def silu_mul(gate_up: Array) -> Array:
     return np.asarray(gate / (1 + np.exp(-gate)) * up)
 
 
+def gelu_mul(gate_up: Array) -> Array:
+    """[T, 2F] = [gate; up] to gelu(gate) * up, in its tanh form (arXiv:1606.08415, section 2)."""
+    gate, up = np.split(gate_up.astype(np.float64), 2, axis=-1)
+    return np.asarray(0.5 * gate * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3))) * up)
+
+
 def paged_attention(queries: Array, pool: Array, page_table: Sequence[int], start: int, window: int | None) -> Array:
     """Queries [count, H, D] of one row at positions start … over its keys and values in `pool` [page, 2, K, S, D].
 

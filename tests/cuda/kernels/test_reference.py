@@ -31,13 +31,15 @@ def test_uniform_takes_word_token_mod_4_of_block_token_div_4() -> None:
     assert reference.uniform(5 + (1 << 32), 77, 14) == (words[2] + 0.5) / 2**32
 
 
-def test_norm_attention_and_silu_agree_with_torch() -> None:
+def test_norm_and_gates_agree_with_torch() -> None:
     random = np.random.default_rng(1)
     x, weight = random.normal(size=(5, 24)), random.normal(size=24)
     normed = torch.nn.functional.rms_norm(torch.tensor(x), (24,), torch.tensor(weight), eps=1e-5)
     np.testing.assert_allclose(reference.rms_norm(x, weight, 1e-5), normed.numpy(), rtol=1e-12)
     gate, up = torch.tensor(x).chunk(2, dim=-1)
     np.testing.assert_allclose(reference.silu_mul(x), (torch.nn.functional.silu(gate) * up).numpy(), rtol=1e-12)
+    gelu = torch.nn.functional.gelu(gate, approximate="tanh") * up
+    np.testing.assert_allclose(reference.gelu_mul(x), gelu.numpy(), rtol=1e-12)
 
 
 def test_paged_attention_agrees_with_torch_over_scattered_pages() -> None:
