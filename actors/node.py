@@ -11,6 +11,7 @@ from actors.config import NodeConfig, printed, resolve
 from actors.first_start import KernelCompiler
 from actors.listening import open_listener
 from actors.loading import load_model
+from actors.machine import check_devices
 from actors.run_folder import run_folder
 from actors.runtime.child import run
 from actors.runtime.log import configure_logging
@@ -41,6 +42,7 @@ def _main(arguments: list[str]) -> int:
 
 def _serve(config: NodeConfig) -> int:
     configure_logging(config.log_level, config.log_format, "node")
+    check_devices(config)
     with KernelCompiler() as compiler:
         model = load_model(config, compiler)
         with open_listener(config) as listener, run_folder() as run_dir:

@@ -46,7 +46,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("host", text, "127.0.0.1", "address to listen on"),
     Setting("port", port, 8765, "port to listen on; 0 picks a free one"),
     Setting("ready-file", text, None, "file written once the node is ready: url, pid, actors"),
-    Setting("devices", text, None, "comma list of `cpu` or `cpu:N` [cpu]"),
+    Setting("devices", text, None, "comma list of `cuda:N`, `cpu`, `cpu:N`, `emu:N` [all GPUs, else cpu]"),
     Setting("tp", amount("auto", count(1)), None, "tensor-parallel size of a group [auto]"),
     Setting("topology", text, None, "groups, such as `mixed=cpu:0;mixed=cpu:1`; implies --devices"),
     Setting(
@@ -93,6 +93,8 @@ SETTINGS: tuple[Setting, ...] = (
         "form of the log: console or json [console on a terminal, else json]",
     ),
     Setting("check", flag, False, "verify this machine and exit", hidden=True),
+    Setting("emu-mode", choice("fast", "check"), "fast", "what `emu` devices look for: fast or check", hidden=True),
+    Setting("emu-seed", count(0), 0, "chooses the schedules of `emu` devices", hidden=True),
     Setting("counting-step-ms", amount("none", count(0)), None, "step time of `--devices counting`", hidden=True),
 )
 BY_KEY = {setting.key: setting for setting in SETTINGS}

@@ -112,6 +112,8 @@ def worker_configs(config: NodeConfig, model: ModelInfo, num_cores: int | None =
             quantization=config.quantization,
             batch_invariant=config.batch_invariant,
             num_threads=num_threads,
+            emu_mode=config.emu_mode,
+            emu_seed=config.emu_seed,
             counting_step_s=config.counting_step_s,
         )
         for index, device in enumerate(config.devices)

@@ -1,9 +1,11 @@
 """Which devices form which groups: from `--devices`, `--topology` and `--tp`."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
 
+from actors.gpus import find_gpus
 from actors.settings import ConfigError
 
 KINDS = ("cuda", "cpu", "emu", "counting")
@@ -15,20 +17,60 @@ class Group(Struct, frozen=True):
 
     role: Role
     devices: tuple[str, ...]
+    """In rank order."""
+
+    @property
+    def size(self) -> int:
+        """How many ranks share out the model."""
+        return len(self.devices)
+
+    @property
+    def label(self) -> str:
+        """Its devices as users name them."""
+        return ",".join(self.devices)
 
 
 def read_groups(devices: str | None, topology: str | None, tp: int | None) -> tuple[Group, ...]:
     """All groups, in order. Raises ConfigError for what is malformed, contradictory or not in this version."""
-    if tp is not None and tp > 1:
-        raise ConfigError(f"--tp: {tp} devices in a group are not in this version yet; use --tp 1")
     if topology is None:
-        return tuple(Group("mixed", (device,)) for device in _read_devices(devices or "cpu", "--devices"))
+        named = default_devices() if devices is None else _read_devices(devices, "--devices")
+        return _grouped(named, auto_tp(named) if tp is None else tp)
     groups = tuple(_read_group(entry.strip()) for entry in topology.split(";"))
-    named = [device for group in groups for device in group.devices]
-    _check_distinct(named, "--topology")
-    if devices is not None and set(_read_devices(devices, "--devices")) != set(named):
-        raise ConfigError(f"--devices: {devices} are not the devices of --topology ({','.join(named)}); leave it out")
+    members = [device for group in groups for device in group.devices]
+    _check_distinct(members, "--topology")
+    if devices is not None and set(_read_devices(devices, "--devices")) != set(members):
+        raise ConfigError(f"--devices: {devices} are not the devices of --topology ({','.join(members)}); leave it out")
+    for group in groups:
+        _check_kind(group, "--topology")
+        if tp is not None and group.size != tp:
+            raise ConfigError(f"--tp: {tp}, but --topology has a group of {group.size} ({group.label}); leave it out")
     return groups
+
+
+def default_devices() -> tuple[str, ...]:
+    """Every GPU that can be used, else the CPU."""
+    return tuple(f"cuda:{index}" for index in find_gpus().usable) or ("cpu:0",)
+
+
+def auto_tp(devices: Sequence[str]) -> int:  # noqa: ARG001 - what a choice will be made from
+    """Size of a group if nobody said: each device holds the whole model and is a replica."""
+    return 1
+
+
+def _grouped(devices: tuple[str, ...], size: int) -> tuple[Group, ...]:
+    """Groups of `size` devices that are named one after the other."""
+    if len(devices) % size:
+        mend = f"name {size} devices for each group, such as --devices {_example(devices[0], size)}"
+        raise ConfigError(f"--tp: {size} does not divide the {len(devices)} of --devices ({','.join(devices)}); {mend}")
+    groups = tuple(Group("mixed", devices[begin : begin + size]) for begin in range(0, len(devices), size))
+    for group in groups:
+        _check_kind(group, "--devices")
+    return groups
+
+
+def _example(device: str, size: int) -> str:
+    kind = device.partition(":")[0]
+    return ",".join(f"{kind}:{number}" for number in range(size))
 
 
 def _read_group(entry: str) -> Group:
@@ -39,10 +81,12 @@ def _read_group(entry: str) -> Group:
         raise ConfigError(f"--topology: role {role!r} is not in this version yet; use mixed")
     if role != "mixed":
         raise ConfigError(f"--topology: {role!r} is no role; use mixed")
-    members = _read_devices(devices, "--topology")
-    if len(members) > 1:
-        raise ConfigError(f"--topology: {entry!r} has {len(members)} devices in a group, not in this version; use one")
-    return Group("mixed", members)
+    return Group("mixed", _read_devices(devices, "--topology"))
+
+
+def _check_kind(group: Group, setting: str) -> None:
+    if len({device.partition(":")[0] for device in group.devices}) > 1:
+        raise ConfigError(f"{setting}: {group.label} cannot share out one model; use devices of one kind in a group")
 
 
 def _read_devices(listed: str, setting: str) -> tuple[str, ...]:
@@ -54,9 +98,7 @@ def _read_devices(listed: str, setting: str) -> tuple[str, ...]:
 def _read_device(name: str, setting: str) -> str:
     kind, colon, number = name.partition(":")
     if kind not in KINDS or (colon and not (number.isascii() and number.isdigit())):
-        raise ConfigError(f"{setting}: {name!r} is no device; use cpu or cpu:N")
-    if kind in {"cuda", "emu"}:
-        raise ConfigError(f"{setting}: {kind} devices are not in this version yet ({name}); use cpu")
+        raise ConfigError(f"{setting}: {name!r} is no device; use cuda:N, cpu, cpu:N or emu:N")
     return f"{kind}:{int(number or 0)}"
 
 

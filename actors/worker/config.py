@@ -1,5 +1,7 @@
 """What one worker is told when it is created."""
 
+from typing import Literal
+
 from msgspec import Struct
 
 from cuda.devices.device import DeviceConfig
@@ -12,7 +14,13 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
     index: Count
     """Its number among all workers; its name is `worker:{index}`."""
     group: str
-    """Label of the group whose plans it runs."""
+    """Label of the group whose plans it runs: the group's number among all groups."""
+    rank: Count = 0
+    """Its place in the group, which is also the place of its shard in the model."""
+    world_size: PositiveCount = 1
+    """Ranks of the group."""
+    peer_timeout_s: float = 10.0
+    """How long it waits for another rank within a step."""
     epoch: Count = 1
     """Which life of this worker this is; plans of other epochs are dropped."""
     device: str
@@ -31,6 +39,12 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
     quantization: str = "none"
     batch_invariant: bool = False
     num_threads: PositiveCount = 1
+    cores: tuple[Count, ...] = ()
+    """CPU cores that its process keeps to; empty: wherever the kernel puts it."""
+    emu_mode: Literal["fast", "check"] = "fast"
+    """What `emu` devices look for: see `cuda.emulator.Settings`."""
+    emu_seed: Count = 0
+    """Chooses the schedules of `emu` devices."""
     counting_step_s: float = 0.0
     """How long a step of the counting device takes."""
     step_deadline_s: float = 60.0
@@ -50,4 +64,7 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
             quantization=self.quantization,
             batch_invariant=self.batch_invariant,
             num_threads=self.num_threads,
+            rank=self.rank,
+            world_size=self.world_size,
+            peer_timeout_s=self.peer_timeout_s,
         )

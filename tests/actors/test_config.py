@@ -3,8 +3,15 @@ from pathlib import Path
 import pytest
 
 from actors.config import NodeConfig, printed, resolve
+from actors.gpus import Gpus
 from actors.settings import ConfigError
 from actors.topology import Group
+
+
+@pytest.fixture(autouse=True)
+def no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever this machine has."""
+    monkeypatch.setattr("actors.topology.find_gpus", lambda: Gpus((), "none"))
 
 
 def config(*arguments: str, **environment: str) -> NodeConfig:
@@ -88,6 +95,20 @@ def test_each_device_is_a_group_of_its_own() -> None:
     assert config("--devices", "cpu,cpu:1").groups == (Group("mixed", ("cpu:0",)), Group("mixed", ("cpu:1",)))
 
 
+@pytest.mark.parametrize(("usable", "devices"), [((), ("cpu:0",)), ((0, 2), ("cuda:0", "cuda:2"))])
+def test_without_devices_all_gpus_are_taken_else_the_cpu(
+    monkeypatch: pytest.MonkeyPatch, usable: tuple[int, ...], devices: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr("actors.topology.find_gpus", lambda: Gpus(usable, ""))
+    assert config().devices == devices
+    assert config("--devices", "cpu").devices == ("cpu:0",)
+
+
+def test_steps_are_larger_on_gpus_only() -> None:
+    assert config("--devices", "cuda:0").step_tokens == 2048
+    assert config("--devices", "emu:0").step_tokens == config("--devices", "cpu").step_tokens == 512
+
+
 def test_a_topology_implies_its_devices() -> None:
     resolved = config("--topology", "mixed=cpu:0;mixed=cpu:1", "--devices", "cpu:1,cpu:0")
     assert resolved.devices == ("cpu:0", "cpu:1")
@@ -117,11 +138,11 @@ def test_printing_is_asked_for_beside_the_configuration() -> None:
         (["--drain-timeout", "-1"], "--drain-timeout", "30s"),
         (["--dtype", "fp8"], "--dtype", "use one of auto, bfloat16, float32"),
         (["--model", ""], "--model", "give a value"),
-        (["--devices", "gpu:0"], "--devices", "use cpu"),
+        (["--devices", "gpu:0"], "--devices", "use cuda:N, cpu"),
         (["--devices", "cpu:0,cpu"], "--devices", "once"),
-        (["--devices", "cpu:x"], "--devices", "use cpu"),
-        (["--devices", "cuda:0"], "--devices", "not in this version"),
-        (["--devices", "emu:0"], "--devices", "not in this version"),
+        (["--devices", "cpu:x"], "--devices", "use cuda:N, cpu"),
+        (["--devices", "cuda:0", "--quantization", "int8"], "--quantization", "leave it out"),
+        (["--devices", "emu:0", "--quantization", "int4"], "--quantization", "leave it out"),
         (["--topology", "cpu:0"], "--topology", "mixed=cpu:0"),
         (["--topology", "prefill=cpu:0;decode=cpu:1"], "--topology", "use mixed"),
         (["--topology", "mixed=cpu:0,cpu:1"], "--topology", "use one"),
