@@ -159,8 +159,24 @@ class StepCompleted(Message, frozen=True):
     result: StepResult
 
 
+class MemoryExported(Message, frozen=True):
+    """A rank of a group of several has loaded its shard; under `handle` the others find its peer memory."""
+
+    worker: Count
+    epoch: Count
+    handle: bytes
+
+
+class OpenPeers(Message, frozen=True):
+    """Every rank of the group has exported: open the others' memory, then be ready."""
+
+    epoch: Count
+    handles: list[bytes]
+    """In rank order, the receiver's own included."""
+
+
 class WorkerReady(Message, frozen=True, kw_only=True):
-    """A worker has loaded its shard and holds an empty KV pool."""
+    """A worker has loaded its shard, holds an empty KV pool, and has met the other ranks of its group."""
 
     worker: Count
     epoch: Count
@@ -239,6 +255,7 @@ SchedulerInbox = (
     | StopRequest
     | GrantCredit
     | StepCompleted
+    | MemoryExported
     | WorkerReady
     | WorkerFailed
     | Drain
@@ -256,4 +273,4 @@ IngressInbox = (
     | GetHealth
     | CollectMetrics
 )
-WorkerInbox = ExecuteStep | GetHealth | CollectMetrics
+WorkerInbox = ExecuteStep | OpenPeers | GetHealth | CollectMetrics

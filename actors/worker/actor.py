@@ -24,6 +24,8 @@ from protocol.messages import (
     ExecuteStep,
     GetHealth,
     Health,
+    MemoryExported,
+    OpenPeers,
     SchedulerInbox,
     StepCompleted,
     WorkerFailed,
@@ -53,7 +55,7 @@ class WorkerActor(Actor[WorkerInbox]):
         self._scheduler = scheduler
         self._on_progress = on_progress
         self._metrics = WorkerMetrics(config)
-        self._thread = DeviceThread(device, self, name=f"device-{config.device}")
+        self._thread = DeviceThread(device, self, name=f"device-{config.device}", has_peers=config.world_size > 1)
         self._outgoing: asyncio.Queue[SchedulerInbox | Exception] = asyncio.Queue(MAX_PLANS + 2)  # cannot be full: a
         # scheduler that has not heard the answers to MAX_PLANS plans sends no more
         self._loaded: float = 0.0
@@ -66,7 +68,7 @@ class WorkerActor(Actor[WorkerInbox]):
         return not isinstance(message, ExecuteStep)
 
     async def started(self) -> None:
-        """Begin to load; WorkerReady tells the scheduler when that is done."""
+        """Begin to load; WorkerReady tells the scheduler when that is done and the group's ranks have met."""
         self.spawn(self._tell_scheduler(), name="tell-scheduler")
         self._thread.start(asyncio.get_running_loop())
 
@@ -75,6 +77,8 @@ class WorkerActor(Actor[WorkerInbox]):
         match message:
             case ExecuteStep(plan):
                 self._execute(plan)
+            case OpenPeers(epoch, handles):
+                self._open_peers(epoch, handles)
             case GetHealth():
                 return self._health()
             case CollectMetrics():
@@ -86,6 +90,12 @@ class WorkerActor(Actor[WorkerInbox]):
     async def stopped(self) -> None:
         """Close the device after the step that runs; a load is not waited for."""
         await self._thread.close(CLOSE_TIMEOUT_S if self._loaded == 1 else 0.0)
+
+    def _open_peers(self, epoch: int, handles: list[bytes]) -> None:
+        if epoch == self._config.epoch:
+            self._thread.open_peers(handles)
+        else:
+            log.info("handles of another epoch dropped", epoch=epoch)
 
     def _execute(self, plan: StepPlan) -> None:
         if plan.epoch != self._config.epoch:
@@ -128,6 +138,10 @@ class WorkerActor(Actor[WorkerInbox]):
         """Loading has come this far."""
         self._loaded = min(fraction, 0.999)
         self._on_progress(fraction)
+
+    def device_exported(self, handle: bytes) -> None:
+        """The scheduler collects the group's handles and answers with all of them."""
+        self._say(MemoryExported(self._config.index, self._config.epoch, handle))
 
     def device_loaded(self, pool: PoolInfo, load_s: float) -> None:
         """Plans may be executed."""

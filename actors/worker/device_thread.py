@@ -7,7 +7,7 @@ say is posted to the event loop.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from threading import Thread
 from typing import Protocol
@@ -24,6 +24,9 @@ class Listener(Protocol):
     def device_progressed(self, fraction: float) -> None:
         """Loading has come this far, 0..1."""
 
+    def device_exported(self, handle: bytes) -> None:
+        """The shard is loaded; `open_peers` is awaited."""
+
     def device_loaded(self, pool: PoolInfo, load_s: float) -> None:
         """Plans may be executed."""
 
@@ -35,11 +38,15 @@ class Listener(Protocol):
 
 
 class DeviceThread:
-    """Runs `make_device()` and then plans, in order, until `close`."""
+    """Runs `make_device()` and then plans, in order, until `close`. One that has peers meets them in between."""
 
-    def __init__(self, make_device: Callable[[], Device], listener: Listener, *, name: str) -> None:
+    def __init__(
+        self, make_device: Callable[[], Device], listener: Listener, *, name: str, has_peers: bool = False
+    ) -> None:
         self._make_device = make_device
         self._listener = listener
+        self._has_peers = has_peers
+        self._handles: SimpleQueue[Sequence[bytes] | None] = SimpleQueue()  # one message in its life
         self._loop: asyncio.AbstractEventLoop
         self._plans: SimpleQueue[StepPlan | None] = SimpleQueue()  # the actor bounds it: it knows what it has handed in
         self._ended = asyncio.Event()
@@ -52,6 +59,10 @@ class DeviceThread:
         self._loop = loop
         self._thread.start()
 
+    def open_peers(self, handles: Sequence[bytes]) -> None:
+        """Let the device meet its peers, whose handles are these, in rank order."""
+        self._handles.put(handles)
+
     def execute(self, plan: StepPlan) -> None:
         """Hand in the next plan."""
         self._plans.put(plan)
@@ -60,6 +71,7 @@ class DeviceThread:
         """Let the plans handed in end and close the device; gives up waiting after `timeout_s`."""
         if self._thread.ident is None:
             return  # never started
+        self._handles.put(None)
         self._plans.put(None)
         try:
             async with asyncio.timeout(timeout_s):
@@ -82,10 +94,22 @@ class DeviceThread:
         device = self._make_device()
         try:
             pool = device.load(lambda fraction: self._post(self._listener.device_progressed, fraction))
-            self._post(self._listener.device_loaded, pool, time.perf_counter() - begin)
+            load_s = time.perf_counter() - begin
+            if self._has_peers and not self._meet_peers(device):
+                return
+            self._post(self._listener.device_loaded, pool, load_s)
             self._execute_plans(device)
         finally:
             device.close()
+
+    def _meet_peers(self, device: Device) -> bool:
+        """False if it is closed before the others have exported."""
+        self._post(self._listener.device_exported, device.export())
+        handles = self._handles.get()
+        if handles is None:
+            return False
+        device.open_peers(handles)
+        return True
 
     def _execute_plans(self, device: Device) -> None:
         idle_since: float | None = None

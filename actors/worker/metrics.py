@@ -32,20 +32,21 @@ class WorkerMetrics:
 
     def __init__(self, config: WorkerConfig) -> None:
         self.registry = CollectorRegistry()
+        shown = self.registry if config.rank == 0 else None  # ranks run in lockstep: one speaks for its group
         labels = {"model_name": config.model_name, "group": config.group}
         self._duration = Histogram(
             "tokenstage_step_duration_seconds",
             "Time the device spent on one step.",
             list(labels),
             buckets=DURATION_BUCKETS,
-            registry=self.registry,
+            registry=shown,
         ).labels(**labels)
         self._gap = Histogram(
             "tokenstage_step_gap_seconds",
             "Device idle between two steps while rows were running.",
             list(labels),
             buckets=GAP_BUCKETS,
-            registry=self.registry,
+            registry=shown,
         ).labels(**labels)
         Gauge(
             "tokenstage_worker_epoch",

@@ -1,7 +1,7 @@
 """Devices whose steps a test holds in its hand."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from cuda.devices.device import PoolInfo
 from protocol.step import SampledRow, StepPlan, StepResult, StepRow
@@ -21,12 +21,21 @@ class HandDevice:
         self.load_gate = threading.Event()
         self.load_gate.set()
         self.error: Exception | None = None
+        self.peers: list[bytes] = []
 
     def load(self, progress: Callable[[float], None]) -> PoolInfo:
         self.threads.add(threading.get_ident())
         progress(0.5)
         self.load_gate.wait(10)
         return POOL
+
+    def export(self) -> bytes:
+        self.threads.add(threading.get_ident())
+        return b"mine"
+
+    def open_peers(self, handles: Sequence[bytes]) -> None:
+        self.threads.add(threading.get_ident())
+        self.peers += handles
 
     def execute(self, plan: StepPlan) -> StepResult:
         self.threads.add(threading.get_ident())

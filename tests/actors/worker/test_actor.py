@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from msgspec.structs import replace
 
 from actors.runtime.actor import Actor
 from actors.runtime.local import LocalRef, LocalSystem
@@ -15,6 +16,8 @@ from protocol.messages import (
     CollectMetrics,
     ExecuteStep,
     GetHealth,
+    MemoryExported,
+    OpenPeers,
     SchedulerInbox,
     StepCompleted,
     WorkerFailed,
@@ -43,13 +46,13 @@ class Ear(Actor[SchedulerInbox]):
 class Stage:
     """A worker with a device in the test's hand and an ear in the scheduler's place."""
 
-    def __init__(self, system: LocalSystem, device: HandDevice) -> None:
+    def __init__(self, system: LocalSystem, device: HandDevice, config: WorkerConfig) -> None:
         self.system = system
         self.device = device
         self.ear = Ear()
         self.progress: list[float] = []
         ear = system.start(self.ear, name="ear")
-        worker = WorkerActor(CONFIG, lambda: device, ear, on_progress=self.progress.append)
+        worker = WorkerActor(config, lambda: device, ear, on_progress=self.progress.append)
         self.worker: LocalRef[WorkerInbox] = system.start(worker, name="worker", capacity=8)
 
     async def completed(self) -> StepCompleted:
@@ -59,9 +62,9 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(device: HandDevice, *, loaded: bool = True) -> AsyncIterator[Stage]:
+async def stage(device: HandDevice, *, loaded: bool = True, config: WorkerConfig = CONFIG) -> AsyncIterator[Stage]:
     async with LocalSystem() as system:
-        scene = Stage(system, device)
+        scene = Stage(system, device, config)
         if loaded:
             assert isinstance(await scene.ear.next(), WorkerReady)
         try:
@@ -79,6 +82,38 @@ async def test_a_loaded_worker_says_what_its_pool_holds() -> None:
         assert (ready.weights_bytes, ready.kv_bytes, ready.device) == (1000, 2000, "hand")
         assert ready.load_s >= 0
         assert scene.progress == [0.5, 1.0]
+
+
+async def test_a_rank_is_ready_once_it_has_met_its_peers() -> None:
+    device = HandDevice()
+    async with stage(device, loaded=False, config=replace(CONFIG, rank=1, world_size=2)) as scene:
+        assert await scene.ear.next() == MemoryExported(3, 1, b"mine")
+        health = await scene.worker.ask(GetHealth(), timeout_s=1)
+        assert not health.ok
+        await scene.worker.tell(OpenPeers(0, [b"of", b"the dead"]))
+        await scene.worker.tell(OpenPeers(1, [b"theirs", b"mine"]))
+        assert isinstance(await scene.ear.next(), WorkerReady)
+        assert device.peers == [b"theirs", b"mine"]
+    assert len(device.threads) == 1
+
+
+async def test_a_rank_that_is_stopped_before_its_peers_come_closes_its_device() -> None:
+    device = HandDevice()
+    async with stage(device, loaded=False, config=replace(CONFIG, world_size=2)) as scene:
+        assert isinstance(await scene.ear.next(), MemoryExported)
+        await scene.system.stop("worker")
+        assert await asyncio.to_thread(device.closed.wait, 10)
+    assert device.peers == []
+
+
+async def test_one_rank_speaks_for_the_step_times_of_its_group() -> None:
+    names = []
+    for rank in range(2):
+        async with stage(HandDevice(), config=replace(CONFIG, rank=rank)) as scene:
+            snapshot = await scene.worker.ask(CollectMetrics(), timeout_s=1)
+            names.append({family.name for family in snapshot.families})
+    assert names[0] - names[1] == {"tokenstage_step_duration_seconds", "tokenstage_step_gap_seconds"}
+    assert "tokenstage_worker_epoch" in names[1]
 
 
 async def test_plans_are_executed_in_order_and_each_is_answered() -> None:
