@@ -1,0 +1,53 @@
+import shutil
+
+import pytest
+
+from cuda.backends.compiled import CompiledKernel, compiled_kernels, warning_lines
+from cuda.backends.cubins import OPTIONS
+from cuda.backends.nvrtc import Compiler
+from cuda.emulator import RawModule
+from tests.cuda.backends.sources import EVERY_PARAMETER, EVERY_PARAMETERS_TYPES, SPILLING, TEMPLATE
+
+
+def compiled(compiler: Compiler, code: str, name: str, architecture: str = "sm_90") -> CompiledKernel:
+    program = compiler.compile(code, "kernel.cu", [name], (f"-arch={architecture}", *OPTIONS))
+    return compiled_kernels(program)[name]
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_100"])
+def test_count_kind_and_size_of_parameters_are_the_sources(compiler: Compiler, architecture: str) -> None:
+    kernel = compiled(compiler, EVERY_PARAMETER, "every_parameter", architecture)
+    assert [f"{parameter.kind}{parameter.size}" for parameter in kernel.parameters] == EVERY_PARAMETERS_TYPES
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator needs g++")
+def test_the_emulator_sees_the_same_parameters(compiler: Compiler) -> None:
+    emulated = RawModule(code=EVERY_PARAMETER).get_function("every_parameter").parameters
+    kinds = {"p": "i", "u": "i", "b": "i"}
+    here = compiled(compiler, EVERY_PARAMETER, "every_parameter").parameters
+    assert [(parameter.kind, parameter.size) for parameter in here] == [
+        (kinds.get(parameter.kind, parameter.kind), parameter.size) for parameter in emulated
+    ]
+
+
+def test_launch_bounds_and_static_shared_memory_are_the_sources(compiler: Compiler) -> None:
+    kernel = compiled(compiler, TEMPLATE, "scale<double>")
+    assert (kernel.max_threads, kernel.shared_bytes, kernel.spill_bytes) == (64, 64 * 8, 0)
+    assert 0 < kernel.registers <= 255
+    assert compiled(compiler, EVERY_PARAMETER, "every_parameter").max_threads is None
+
+
+def test_spills_are_seen_and_warned_of(compiler: Compiler) -> None:
+    program = compiler.compile(SPILLING, "kernel.cu", ["spilling"], ("-arch=sm_80", *OPTIONS))
+    kernel = compiled_kernels(program)["spilling"]
+    assert kernel.registers == 64
+    assert kernel.spill_bytes > 0
+    assert kernel.stack_bytes > 0
+    (warning,) = warning_lines(program.log)
+    assert "Registers are spilled" in warning
+
+
+def test_an_unused_variable_is_warned_of(compiler: Compiler) -> None:
+    program = compiler.compile('extern "C" __global__ void f() { int x; }', "f.cu", ["f"], ("-arch=sm_90",))
+    (warning,) = warning_lines(program.log)
+    assert 'variable "x"' in warning
