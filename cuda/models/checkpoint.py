@@ -14,7 +14,7 @@ from typing import Final, Protocol, Self
 import torch
 from safetensors import SafetensorError, safe_open
 
-from cuda.models.layout import LM_HEAD, check_shapes, expected_shapes
+from cuda.models.layout import EMBEDDING, LM_HEAD, check_shapes, expected_shapes
 from cuda.models.spec import ModelSpec, UnsupportedModel
 from cuda.models.weights import LayerWeights, LinearWeight, ModelWeights
 
@@ -24,13 +24,20 @@ _MAPPED_BYTES: Final = 64 << 20
 _DTYPES: Final = ("F64", "F32", "F16", "BF16")
 
 
-def load_weights(folder: Path, spec: ModelSpec, dtype: torch.dtype, progress: Callable[[float], None]) -> ModelWeights:
+def load_weights(
+    folder: Path,
+    spec: ModelSpec,
+    dtype: torch.dtype,
+    progress: Callable[[float], None],
+    shard: Shard | None = None,
+) -> ModelWeights:
     """Return the weights of the decoder `spec` in `folder`, on the CPU, as `dtype`.
 
-    `progress` gets the fraction of values read. UnsupportedModel names the first tensor that is missing, not
-    expected, or of another shape or type, and a file that is absent or cut short; nothing has been read then.
+    With a `shard` of it, only what that rank holds is read and returned. `progress` gets the fraction of values read.
+    UnsupportedModel names the first tensor that is missing, not expected, or of another shape or type, and a file that
+    is absent or cut short; nothing has been read then.
     """
-    with _Reader(folder, spec, dtype, progress) as reader:
+    with _Reader(folder, spec, dtype, progress, shard or split(spec, 1)[0]) as reader:
         embedding = reader.tensor("model.embed_tokens.weight")
         return ModelWeights(
             embedding=embedding,
@@ -56,14 +63,22 @@ def _layer(reader: "_Reader", spec: ModelSpec, prefix: str) -> LayerWeights:
     )
 
 
+class _Slice(Protocol):
+    def __getitem__(self, index: tuple[slice, ...]) -> torch.Tensor: ...
+    def get_shape(self) -> list[int]: ...
+    def get_dtype(self) -> str: ...
+
+
 class _File(Protocol):
-    def get_tensor(self, name: str) -> torch.Tensor: ...
+    def get_slice(self, name: str) -> _Slice: ...
 
 
 class _Reader:
-    """Where each tensor lies, all checked, and how much has been read."""
+    """Where each tensor lies, all checked, what of it is wanted, and how much has been read."""
 
-    def __init__(self, folder: Path, spec: ModelSpec, dtype: torch.dtype, progress: Callable[[float], None]) -> None:
+    def __init__(
+        self, folder: Path, spec: ModelSpec, dtype: torch.dtype, progress: Callable[[float], None], shard: Shard
+    ) -> None:
         self._paths: dict[str, Path] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._dtype = dtype
@@ -74,9 +89,9 @@ class _Reader:
         self._mapped_bytes = 0
         for path in _weight_files(folder):
             self._survey(path)
-        expected = expected_shapes(spec)
-        check_shapes(self._shapes, expected, str(folder))
-        self._num_values = sum(torch.Size(shape).numel() for shape in expected.values())
+        check_shapes(self._shapes, expected_shapes(spec), str(folder))
+        self._held = held_ranges(spec, shard)
+        self._num_values = sum(self._size(name).numel() for name in self._held)
 
     def __enter__(self) -> Self:
         return self
@@ -86,7 +101,7 @@ class _Reader:
 
     def tensor(self, name: str) -> torch.Tensor:
         """Return a tensor with memory of its own."""
-        target = torch.empty(self._shapes[name], dtype=self._dtype)
+        target = torch.empty(self._size(name), dtype=self._dtype)
         self._read(name, target)
         return target
 
@@ -94,27 +109,36 @@ class _Reader:
         """Return several projections of the same input as one, rows in the order of `names`."""
         return LinearWeight(self._fused(names, "weight"), self._fused(names, "bias") if bias else None)
 
-    def _fused(self, names: tuple[str, ...], kind: str) -> torch.Tensor:
+    def _fused(self, names: tuple[str, ...], kind: str) -> torch.Tensor | None:
         parts = [f"{name}.{kind}" for name in names]
-        num_rows = sum(self._shapes[part][0] for part in parts)
-        target = torch.empty((num_rows, *self._shapes[parts[0]][1:]), dtype=self._dtype)
-        end = 0
-        for part in parts:
-            start, end = end, end + self._shapes[part][0]
+        ends = list(accumulate((self._size(part)[0] for part in parts), initial=0))
+        target = torch.empty((ends[-1], *self._size(parts[0])[1:]), dtype=self._dtype)
+        for part, start, end in zip(parts, ends, ends[1:], strict=False):
             self._read(part, target[start:end])
         return target
 
+    def _size(self, name: str) -> torch.Size:
+        return torch.Size(len(part) for part in self._held[name])
+
     def _read(self, name: str, target: torch.Tensor) -> None:
-        path = self._paths[name]
-        if path not in self._files:
-            self._files[path] = self._mapped.enter_context(safe_open(path, framework="pt"))
-        source = self._files[path].get_tensor(name)
-        target.copy_(source)
-        self._mapped_bytes += source.nbytes
-        if self._mapped_bytes > _MAPPED_BYTES:
-            self._unmap()
+        """Read what is held of a tensor, so many rows at a time that few of the file's pages are mapped."""
+        rows, *columns = self._held[name]
+        row_bytes = math.prod(self._shapes[name][1:]) * _WIDEST
+        step = max(1, _MAPPED_BYTES // row_bytes)
+        for start in range(rows.start, rows.stop, step):
+            end = min(rows.stop, start + step)
+            if self._mapped_bytes + (end - start) * row_bytes > _MAPPED_BYTES:
+                self._unmap()
+            self._mapped_bytes += (end - start) * row_bytes
+            wanted = (slice(start, end), *(slice(part.start, part.stop) for part in columns))
+            target[start - rows.start : end - rows.start] = self._file(self._paths[name]).get_slice(name)[wanted]
         self._num_read += target.numel()
         self._progress(self._num_read / self._num_values)
+
+    def _file(self, path: Path) -> _File:
+        if path not in self._files:
+            self._files[path] = self._mapped.enter_context(safe_open(path, framework="pt"))
+        return self._files[path]
 
     def _unmap(self) -> None:
         self._files.clear()
@@ -151,3 +175,16 @@ def _weight_files(folder: Path) -> Iterator[Path]:
         if path.parent != folder:
             raise UnsupportedModel(f"{index}: weight_map names {path}, which is outside the folder")
     yield from paths
+
+
+def stored_dtype(folder: Path) -> torch.dtype:
+    """Type that the embedding, and so the model, is kept in; float16 counts as bfloat16, float64 as float32."""
+    for path in _weight_files(folder):
+        try:
+            with safe_open(path, framework="pt") as file:
+                if EMBEDDING in file.keys():  # noqa: SIM118 - a file handle, not a mapping
+                    kept = file.get_slice(EMBEDDING).get_dtype()
+                    return torch.bfloat16 if kept in {"BF16", "F16"} else torch.float32
+        except (OSError, SafetensorError) as error:
+            raise UnsupportedModel(f"{path} cannot be read: {error}") from error
+    raise UnsupportedModel(f"{folder}: tensor {EMBEDDING} is missing")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cuda.models.spec import ModelSpec
 
 FREE_MEMORY_SHARE = 0.25
-"""Of the memory that is available when a pool sizes itself."""
+"""Of the host's available memory, when a pool sizes itself."""
 
 
 @dataclass(frozen=True)
@@ -49,16 +49,18 @@ class PoolRequest:
     """No more than this many tokens can ever be held at once."""
 
 
-def choose_num_pages(layout: KvLayout, request: PoolRequest, available_bytes: int) -> int:
-    """Pages of a pool; ValueError if not even one fits."""
+def choose_num_pages(
+    layout: KvLayout, request: PoolRequest, available_bytes: int, share: float = FREE_MEMORY_SHARE
+) -> int:
+    """Pages of a pool, which takes `share` of what is available if nobody said; ValueError if not even one fits."""
     if request.num_pages is not None:
         pages = request.num_pages
     elif request.kv_memory is not None:
         pages = request.kv_memory // layout.page_bytes
     else:
         useful = -(-request.max_tokens // layout.page_size)
-        pages = min(int(available_bytes * FREE_MEMORY_SHARE) // layout.page_bytes, useful)
+        pages = min(int(available_bytes * share) // layout.page_bytes, useful)
     if pages < 1:
-        given = request.kv_memory if request.kv_memory is not None else int(available_bytes * FREE_MEMORY_SHARE)
+        given = request.kv_memory if request.kv_memory is not None else int(available_bytes * share)
         raise ValueError(f"a KV page needs {layout.page_bytes} bytes; the pool was given {given}")
     return pages

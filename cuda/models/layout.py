@@ -1,4 +1,4 @@
-"""Names and shapes of the tensors that a Hugging Face folder of a supported decoder holds.
+"""Names and shapes of the tensors that a Hugging Face folder of a supported decoder holds, and what a shard reads of them.
 
 The one list that a checkpoint is checked against, whether it is about to be read or about to be written. No torch.
 """
@@ -6,8 +6,10 @@ The one list that a checkpoint is checked against, whether it is about to be rea
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from cuda.models.shard import Shard
 from cuda.models.spec import ModelSpec, UnsupportedModel
 
+EMBEDDING: Final = "model.embed_tokens.weight"
 LM_HEAD: Final = "lm_head.weight"
 # Buffers that old checkpoints carry and that follow from the configuration.
 _IGNORED: Final = (".rotary_emb.inv_freq", ".masked_bias", ".attn.bias")
@@ -17,7 +19,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 def expected_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     """Return every tensor that must be there; without `lm_head.weight` when it is tied to the embedding."""
     shapes: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (spec.vocab_size, spec.hidden_size),
+        EMBEDDING: (spec.vocab_size, spec.hidden_size),
         "model.norm.weight": (spec.hidden_size,),
     }
     if not spec.tie_word_embeddings:
@@ -60,3 +62,38 @@ def _layer_shapes(spec: ModelSpec, prefix: str) -> Iterator[tuple[str, tuple[int
         yield f"{prefix}.{name}.weight", (rows, columns)
         if bias:
             yield f"{prefix}.{name}.bias", (rows,)
+
+
+def held_ranges(spec: ModelSpec, shard: Shard) -> dict[str, tuple[range, ...]]:
+    """Return what a shard's rank reads of every tensor, a range for each dimension.
+
+    Query, key, value, gate and up projections are cut by rows, what follows them by columns: a rank's products are
+    then parts of a sum over all ranks. A bias of that sum is added once, by rank 0: for the others its range is empty.
+    """
+    dim = spec.head_dim
+    queries, keys = _scaled(shard.heads, dim), _scaled(shard.kv_heads, dim)
+    cut = {
+        "self_attn.q_proj": (queries, None),
+        "self_attn.k_proj": (keys, None),
+        "self_attn.v_proj": (keys, None),
+        "self_attn.o_proj": (None, queries),
+        "mlp.gate_proj": (shard.features, None),
+        "mlp.up_proj": (shard.features, None),
+        "mlp.down_proj": (None, shard.features),
+        "model.embed_tokens": (shard.vocabulary, None),
+        "lm_head": (shard.vocabulary, None),
+    }
+    held: dict[str, tuple[range, ...]] = {}
+    for name, shape in expected_shapes(spec).items():
+        module, _, kind = name.removeprefix("model.layers.").rpartition(".")
+        rows, columns = cut.get(module.partition(".")[2] if module[0].isdigit() else module, (None, None))
+        if kind == "bias" and columns is not None:
+            rows = range(shape[0] if shard.rank == 0 else 0)
+        held[name] = tuple(
+            range(size) if part is None else part for size, part in zip(shape, (rows, columns), strict=False)
+        )
+    return held
+
+
+def _scaled(part: range, factor: int) -> range:
+    return range(part.start * factor, part.stop * factor)

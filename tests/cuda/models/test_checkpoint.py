@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from cuda.models.checkpoint import load_weights
+from cuda.models.checkpoint import load_weights, stored_dtype
 from cuda.models.folder import read_spec
 from cuda.models.spec import UnsupportedModel
 from cuda.models.weights import LinearWeight, ModelWeights
@@ -39,6 +39,30 @@ def test_weights_are_converted_to_the_asked_type(tmp_path: Path) -> None:
     folder = tiny_model(tmp_path, "qwen2")
     parameters = dict(reference_model(folder).bfloat16().named_parameters())
     assert_same(loaded(folder, torch.bfloat16), parameters)
+
+
+def test_each_tensor_is_placed_once_and_only_the_placed_one_is_kept(tmp_path: Path) -> None:
+    folder = tiny_model(tmp_path, "llama_bias")
+    placed: list[int] = []
+
+    def place(tensor: torch.Tensor) -> torch.Tensor:
+        copy = tensor.clone()
+        placed.append(copy.data_ptr())
+        return copy
+
+    weights = load_weights(folder, read_spec(folder), torch.float32, lambda _: None, place)
+    assert_same(weights, dict(reference_model(folder).named_parameters()))
+    kept = [weights.embedding, weights.final_norm, weights.layers[0].qkv.weight, weights.layers[1].down.bias]
+    assert all(tensor is not None and tensor.data_ptr() in placed for tensor in kept)
+    assert len(placed) == len(set(placed)) == 3 + 2 * (2 + 2 * 4)
+
+
+@pytest.mark.parametrize(("kept", "dtype"), [("float32", "float32"), ("bfloat16", "bfloat16"), ("float16", "bfloat16")])
+def test_the_stored_type_is_read_from_the_files(tmp_path: Path, kept: str, dtype: str) -> None:
+    folder = tiny_model(tmp_path, "llama", sharded=True)
+    for path in folder.glob("*.safetensors"):
+        save_file({name: tensor.to(getattr(torch, kept)) for name, tensor in load_file(path).items()}, path)
+    assert stored_dtype(folder) == getattr(torch, dtype)
 
 
 def test_half_precision_files_are_widened(tmp_path: Path) -> None:
