@@ -108,11 +108,12 @@ class DeviceArray:
 
     def mark_initialised(self) -> None:
         """Tells check mode that all of it was written by somebody it did not see."""
-        load_runtime().emulator_mark_initialised(self.pointer)
+        mark_initialised(self.pointer, self.nbytes)
 
-    def is_intact(self) -> bool:
-        """False if a kernel wrote between the array's end and its inaccessible page (less than 16 bytes)."""
-        return bool(load_runtime().emulator_slack_is_whole(self.pointer))
+
+def mark_initialised(address: int, nbytes: int) -> None:
+    """Tells check mode that the host wrote there, in order with the kernels; nothing if that is in no device array."""
+    load_runtime().emulator_mark_initialised(address, nbytes)
 
 
 def _nbytes(shape: tuple[int, ...], dtype: DTypeLike) -> int:

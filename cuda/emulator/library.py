@@ -19,6 +19,8 @@ class LaunchRequest(ctypes.Structure):
     _fields_ = (
         ("entry", ctypes.c_void_p),
         ("args", ctypes.c_void_p),
+        ("kinds", ctypes.c_char_p),
+        ("num_args", ctypes.c_uint64),
         ("shared_anchor", ctypes.c_void_p),
         ("grid", ctypes.c_uint32 * 3),
         ("block", ctypes.c_uint32 * 3),
@@ -63,12 +65,8 @@ def load_runtime() -> ctypes.CDLL:
     library.emulator_allocate_shared.restype = ctypes.c_void_p
     library.emulator_unlink_shared.argtypes = (ctypes.c_char_p,)
     library.emulator_adopt.argtypes = (ctypes.c_void_p, ctypes.c_uint64)
-    for name in ("emulator_free", "emulator_slack_is_whole", "emulator_mark_initialised"):
-        getattr(library, name).argtypes = (ctypes.c_void_p,)
-    for name in ("emulator_submit", "emulator_record_event", "emulator_host_waits_for_event"):
-        getattr(library, name).argtypes = (ctypes.c_uint32,)
-    library.emulator_host_waits_for_stream.argtypes = (ctypes.c_uint32,)
-    library.emulator_stream_waits_for_event.argtypes = (ctypes.c_uint32, ctypes.c_uint32)
+    library.emulator_free.argtypes = (ctypes.c_void_p,)
+    library.emulator_mark_initialised.argtypes = (ctypes.c_void_p, ctypes.c_uint64)
     library.emulator_launch.argtypes = (ctypes.POINTER(LaunchRequest), ctypes.POINTER(ErrorReport))
     locate = (ctypes.c_uint64, ctypes.c_char_p, ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64))
     library.emulator_locate.argtypes = locate

@@ -4,6 +4,7 @@ Owns the loaded library of one `.cu`. Checks arguments to the byte before they r
 """
 
 import ctypes
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,6 @@ import numpy as np
 
 from cuda.emulator.array import DeviceArray
 from cuda.emulator.build import Mode, build_module
-from cuda.emulator.errors import KernelError
 from cuda.emulator.library import ErrorReport, LaunchRequest, kernel_error, load_runtime
 from cuda.emulator.stream import Stream
 
@@ -30,13 +30,16 @@ class Settings:
         mode: `fast` finds wrong numbers, faults and deadlocks; `check` also races, bounds and uninitialised reads.
         seed: Chooses block order, thread schedule and when asynchronous copies land.
         num_workers: OS threads that blocks are spread over; cooperative launches use one a block.
-        watchdog_s: How long all threads may spin without progress.
+        max_cooperative_blocks: How many blocks of a cooperative launch fit the device at once.
+        watchdog_s: How long a block's threads may all spin while nothing in this process gets on. Other processes are
+            not seen: where they compile or load first, wait for them before the launch, or allow for it here.
         device: Which device this is; between devices only system scope orders memory.
     """
 
     mode: Mode = "fast"
     seed: int = 0
     num_workers: int = 1
+    max_cooperative_blocks: int = 264
     watchdog_s: float = 10.0
     device: int = 0
 
@@ -109,6 +112,7 @@ class Kernel:
         self._number = number
         self._cooperative = cooperative
         self.parameters = _parameters(library, number)
+        self._kinds = "".join(parameter.kind for parameter in self.parameters).encode()
 
     def __call__(  # noqa: PLR0913 - CuPy's signature
         self,
@@ -137,6 +141,7 @@ class Kernel:
         """
         sizes = _dimensions(grid), _dimensions(block)
         _check_sizes(*sizes, shared_mem)
+        self._check_co_residency(math.prod(sizes[0]))
         packed = _pack(self.name, self.parameters, args)
         if stream is not None:
 
@@ -147,6 +152,11 @@ class Kernel:
         else:
             self._run(*sizes, packed, shared_mem, 0)
 
+    def _check_co_residency(self, num_blocks: int) -> None:
+        limit = self.settings.max_cooperative_blocks
+        if self._cooperative and num_blocks > limit:
+            raise ValueError(f"{self.name}: a cooperative launch of {num_blocks} blocks; at most {limit} run at once")
+
     def _run(
         self, grid: tuple[int, int, int], block: tuple[int, int, int], packed: "_Packed", shared_mem: int, ticket: int
     ) -> None:
@@ -155,6 +165,8 @@ class Kernel:
         request = LaunchRequest(
             entry=_address(self._library, f"emulator_entry_{self._number}"),
             args=ctypes.addressof(packed.pointers),
+            kinds=self._kinds,
+            num_args=len(self._kinds),
             shared_anchor=_address(self._library, "emulator_shared_anchor"),
             grid=grid,
             block=block,
@@ -170,17 +182,6 @@ class Kernel:
         report = ErrorReport()
         if load_runtime().emulator_launch(ctypes.byref(request), ctypes.byref(report)) != 0:
             raise kernel_error(self.name, report)
-        for number, array in enumerate(packed.arrays):
-            if not array.is_intact():
-                raise self._wrote_behind(number, array)
-            if self.settings.mode == "fast":
-                array.mark_initialised()  # its writes were not watched
-
-    def _wrote_behind(self, number: int, array: DeviceArray) -> KernelError:
-        message = f"bytes behind the end of array {number}, {array.dtype}{array.shape}, were written"
-        return KernelError(
-            self.name, kind="out-of-bounds", message=message, block=(0, 0, 0), thread=None, where=None, other=None
-        )
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,7 @@ class _Packed:
 
     pointers: Any
     values: list[Any]
-    arrays: list[DeviceArray]
+    arrays: Sequence[object]
 
 
 def _pack(kernel: str, parameters: Sequence[Parameter], args: Sequence[object]) -> _Packed:
@@ -198,7 +199,7 @@ def _pack(kernel: str, parameters: Sequence[Parameter], args: Sequence[object]) 
     values = [_bytes_of(kernel, number, *pair) for number, pair in enumerate(zip(parameters, args, strict=True))]
     buffers = [ctypes.create_string_buffer(value, max(len(value), 1)) for value in values]
     pointers = (ctypes.c_void_p * max(len(buffers), 1))(*(ctypes.addressof(buffer) for buffer in buffers))
-    return _Packed(pointers, buffers, [arg for arg in args if isinstance(arg, DeviceArray)])
+    return _Packed(pointers, buffers, args)
 
 
 def _bytes_of(kernel: str, number: int, parameter: Parameter, arg: object) -> bytes:

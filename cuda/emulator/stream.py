@@ -1,80 +1,105 @@
-"""Streams, events and graphs, with CuPy's names.
+"""Streams, events and graphs.
 
 A stream is an OS thread that works in order, so kernels of different streams really run at once. Check mode is told
 what streams, events and waits order, so that an order which only happened is not taken for one that was asked for.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from threading import BoundedSemaphore
 from types import TracebackType
 from typing import Self
 
 from cuda.emulator.library import load_runtime
 
-Work = Callable[[int], None]  # takes its ticket in the stream's order
+Work = Callable[[int], None]
+"""A launch, or any closure of the host's: takes its ticket in the stream's order."""
+
+MAX_QUEUED = 8192
+"""Pieces of work that a stream holds; who queues more waits until there is room."""
 
 
 class Event:
     """A point in a stream's order."""
 
-    def __init__(self, reached: Future[None], number: int) -> None:
-        self.number = number
-        self._reached = reached
+    def __init__(self, reached: Future[None], ticket: int) -> None:
+        self.reached = reached
+        self.ticket = ticket
 
-    def synchronize(self) -> None:
-        """Waits until the stream has come here; does not raise what failed before."""
+    def is_done(self) -> bool:
+        """Whether the stream has come here.
+
+        Raises:
+            KernelError: What failed before it.
+        """
+        if not self.reached.done():
+            return False
         self.wait()
-        load_runtime().emulator_host_waits_for_event(self.number)
+        return True
 
     def wait(self) -> None:
-        """The waiting alone, for a stream's thread: it tells the host nothing."""
-        wait([self._reached])
+        """Blocks the host until the stream has come here.
+
+        Raises:
+            KernelError: What failed before it.
+        """
+        wait([self.reached])
+        load_runtime().emulator_host_waits(self.ticket)
+        self.reached.result()
 
 
 class Graph:
-    """Launches recorded once with their arguments, to be run again as they are."""
+    """Work recorded once with its arguments, to be run again as it is."""
 
-    def __init__(self, launches: tuple[Work, ...]) -> None:
-        self._launches = launches
+    def __init__(self, recorded: Sequence[Work]) -> None:
+        self._recorded = tuple(recorded)
 
     def launch(self, stream: "Stream") -> None:
-        """Queues every recorded launch, in order."""
-        for launch in self._launches:
-            stream.submit(launch)
+        """Queues all that was recorded, in order."""
+        for work in self._recorded:
+            stream.submit(work)
 
 
 class Stream:
-    """Runs submitted launches one after the other. After a failure it runs nothing more until `synchronize`."""
+    """Runs what is submitted, one after the other. After a failure it runs nothing more until `synchronize`.
+
+    Called from one thread.
+    """
 
     def __init__(self, name: str = "stream") -> None:
         self._number: int = load_runtime().emulator_create_stream()
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
-        self._work: list[Future[None]] = []
-        self._captured: list[Work] | None = None
+        self._room = BoundedSemaphore(MAX_QUEUED)
+        self._last: Future[None] | None = None  # it fails if anything before it did
+        self._recording: list[Work] | None = None
 
     def submit(self, work: Work) -> None:
-        """Queues `work`, or records it while capturing. What is queued is bounded by the calls of `synchronize`."""
-        if self._captured is not None:
-            self._captured.append(work)
+        """Queues `work`, or records it while capturing. Blocks while the queue is full."""
+        if self._recording is not None:
+            self._recording.append(work)
             return
         ticket = load_runtime().emulator_submit(self._number)
         self._queue(lambda: work(ticket))
 
     def _queue(self, work: Callable[[], None]) -> Future[None]:
-        before = self._work[-1] if self._work else None
+        before = self._last
 
         def run() -> None:
-            if before is None or before.exception() is None:
+            try:
+                if before is not None:
+                    before.result()
                 work()
-            else:
-                before.result()
+            finally:
+                load_runtime().emulator_note_progress()  # for whoever spins meanwhile
+                self._room.release()
 
-        self._work.append(self._executor.submit(run))
-        return self._work[-1]
+        self._room.acquire()
+        self._last = self._executor.submit(run)
+        return self._last
 
     def begin_capture(self) -> None:
-        """From here on launches are recorded, not run."""
-        self._captured = []
+        """From here on work is recorded, not run."""
+        self._recording = []
 
     def end_capture(self) -> Graph:
         """What was recorded since `begin_capture`.
@@ -82,35 +107,38 @@ class Stream:
         Raises:
             ValueError: Nothing is being captured.
         """
-        if self._captured is None:
+        if self._recording is None:
             raise ValueError("end_capture without begin_capture")
-        launches, self._captured = tuple(self._captured), None
-        return Graph(launches)
+        recorded, self._recording = self._recording, None
+        return Graph(recorded)
 
     def record(self) -> Event:
         """An event behind all that was submitted so far."""
-        return Event(self._queue(lambda: None), load_runtime().emulator_record_event(self._number))
+        ticket = load_runtime().emulator_submit(self._number)
+        return Event(self._queue(lambda: None), ticket)
 
     def wait_event(self, event: Event) -> None:
-        """What is submitted from here on runs after `event`."""
-        load_runtime().emulator_stream_waits_for_event(self._number, event.number)
-        self._queue(event.wait)
+        """What is submitted from here on runs after `event`, and not at all if that failed."""
+        load_runtime().emulator_stream_waits(self._number, event.ticket)
+        self._queue(event.reached.result)
 
     def synchronize(self) -> None:
         """Waits for all work.
 
         Raises:
-            KernelError: The first failure.
+            KernelError: The first failure since the last call.
         """
-        work, self._work = self._work, []
-        wait(work)
+        last, self._last = self._last, None
+        if last is not None:
+            wait([last])
         load_runtime().emulator_host_waits_for_stream(self._number)
-        for done in work:
-            done.result()
+        if last is not None:
+            last.result()
 
     def close(self) -> None:
         """Waits for the work and ends the OS thread."""
         self._executor.shutdown()
+        load_runtime().emulator_close_stream(self._number)
 
     def __enter__(self) -> Self:
         return self

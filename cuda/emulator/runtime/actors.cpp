@@ -1,37 +1,31 @@
 #include "actors.h"
 
 #include <algorithm>
+#include <atomic>
+#include <deque>
 #include <mutex>
-#include <vector>
 
-#include "race.h"
+#include "flags.h"
+#include "launch.h"
+#include "ledger.h"
 
 namespace emulator {
 namespace {
 
 std::mutex guard;
-std::vector<BlockRun> runs;  // by base
+std::deque<BlockRun> runs;  // by base
 std::uint32_t next_base = 1;
-std::uint32_t oldest = 1;
+std::atomic<std::uint32_t> oldest{1};
 
 }  // namespace
 
-void forget_actors() {
-    std::lock_guard<std::mutex> lock(guard);
-    runs.clear();
-    oldest = next_base;
-    forget_releases();
-}
-
-std::uint32_t oldest_actor() {
-    std::lock_guard<std::mutex> lock(guard);
-    return oldest;
-}
-
 BlockRun add_block_run(const Launch& launch, Index3 block) {
     std::lock_guard<std::mutex> lock(guard);
-    runs.push_back({next_base, launch.num_threads(), launch.id(), launch.request().device, block, launch.block()});
+    const Ticket& ticket = launch.ticket();
+    runs.push_back({next_base, launch.num_threads(), ticket.stream, ticket.sequence, launch.request().device, block,
+                    launch.block()});
     next_base += launch.num_threads();
+    for (const auto& ledger : Ledger::all()) ledger->add_run(runs.back());
     return runs.back();
 }
 
@@ -40,6 +34,18 @@ BlockRun block_run_of(std::uint32_t actor) {
     auto after = std::upper_bound(runs.begin(), runs.end(), actor,
                                   [](std::uint32_t wanted, const BlockRun& run) { return wanted < run.base; });
     return *std::prev(after);
+}
+
+std::uint32_t oldest_actor() { return oldest.load(std::memory_order_relaxed); }
+
+void forget_actors(const StreamClock& horizon, const StreamClock& host) {
+    {
+        std::lock_guard<std::mutex> lock(guard);
+        while (!runs.empty() && runs.front().sequence <= at(horizon, runs.front().stream)) runs.pop_front();
+        oldest = runs.empty() ? next_base : runs.front().base;
+        for (const auto& ledger : Ledger::all()) ledger->host_waited(host);
+    }
+    forget_releases();
 }
 
 }  // namespace emulator

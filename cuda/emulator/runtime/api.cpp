@@ -1,6 +1,5 @@
 // The C functions that Python calls. Nothing here throws; errors are return values or an ErrorReport.
 #include <dlfcn.h>
-#include <sys/mman.h>
 
 #include <cstdint>
 #include <cstring>
@@ -20,19 +19,21 @@ EXPORTED void* emulator_allocate(std::uint64_t bytes, int initialised) {
 EXPORTED void* emulator_allocate_shared(const char* name, std::uint64_t bytes, int create) {
     return emulator::allocate_shared(name, bytes, create != 0);
 }
-EXPORTED void emulator_unlink_shared(const char* name) { shm_unlink(name); }
+EXPORTED void emulator_unlink_shared(const char* name) { emulator::unlink_shared(name); }
 EXPORTED void emulator_adopt(void* pointer, std::uint64_t bytes) { emulator::adopt(pointer, bytes); }
 EXPORTED void emulator_free(void* pointer) { emulator::release(pointer); }
-EXPORTED int emulator_slack_is_whole(void* pointer) { return emulator::slack_is_whole(pointer) ? 1 : 0; }
-EXPORTED void emulator_mark_initialised(void* pointer) { emulator::mark_initialised(pointer); }
-EXPORTED std::uint32_t emulator_create_stream() { return emulator::create_stream(); }
-EXPORTED std::uint32_t emulator_submit(std::uint32_t stream) { return emulator::submit(stream); }
-EXPORTED std::uint32_t emulator_record_event(std::uint32_t stream) { return emulator::record_event(stream); }
-EXPORTED void emulator_stream_waits_for_event(std::uint32_t stream, std::uint32_t event) {
-    emulator::stream_waits_for_event(stream, event);
+EXPORTED void emulator_mark_initialised(void* pointer, std::uint64_t bytes) {
+    emulator::mark_initialised(reinterpret_cast<std::uintptr_t>(pointer), bytes);
 }
-EXPORTED void emulator_host_waits_for_event(std::uint32_t event) { emulator::host_waits_for_event(event); }
+EXPORTED std::uint32_t emulator_create_stream() { return emulator::create_stream(); }
+EXPORTED void emulator_close_stream(std::uint32_t stream) { emulator::close_stream(stream); }
+EXPORTED std::uint32_t emulator_submit(std::uint32_t stream) { return emulator::submit(stream); }
+EXPORTED void emulator_stream_waits(std::uint32_t stream, std::uint32_t ticket) {
+    emulator::stream_waits(stream, ticket);
+}
+EXPORTED void emulator_host_waits(std::uint32_t ticket) { emulator::host_waits(ticket); }
 EXPORTED void emulator_host_waits_for_stream(std::uint32_t stream) { emulator::host_waits_for_stream(stream); }
+EXPORTED void emulator_note_progress() { emulator::note_progress(); }
 EXPORTED std::uint64_t emulator_request_bytes() { return sizeof(emulator::LaunchRequest); }
 EXPORTED std::uint64_t emulator_report_bytes() { return sizeof(emulator::ErrorReport); }
 

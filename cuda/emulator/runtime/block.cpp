@@ -116,6 +116,7 @@ void thread_main() {
     thread.state = State::done;
     --block.num_live;
     block.idle_rounds_ = 0;
+    note_progress();
     // An exited thread counts as arrived: whoever waited only for it goes on.
     auto& meetings = block.meetings[thread.warp];
     for (std::size_t i = 0; i < meetings.size(); ++i)
@@ -156,7 +157,11 @@ bool Block::wake_spinners() {
                0);
         return false;
     }
-    if (++idle_rounds_ == 1) last_progress_s_ = monotonic_s();
+    std::uint64_t seen = progress();
+    if (++idle_rounds_ == 1 || seen != last_progress_) {
+        last_progress_ = seen;
+        last_progress_s_ = monotonic_s();
+    }
     if (idle_rounds_ > 8) sched_yield();
     if (idle_rounds_ % 64 == 0) {
         if (launch.must_abort()) {

@@ -95,6 +95,7 @@ struct Block {
                 std::uintptr_t other_pc);
     std::string where_everyone_waits() const;
 
+    std::uint64_t last_progress_ = 0;
     double last_progress_s_ = 0;
     unsigned idle_rounds_ = 0;
     friend void thread_main();

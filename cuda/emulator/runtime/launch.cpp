@@ -1,12 +1,13 @@
 // Blocks in shuffled order over one or more OS threads; all at once, each on its own, when the launch is cooperative.
 #include "launch.h"
 
+#include <cstdio>
 #include <numeric>
 #include <thread>
 #include <vector>
 
 #include "block.h"
-#include "order.h"
+#include "memory.h"
 #include "random.h"
 #include "shared_segment.h"
 #include "worker.h"
@@ -15,6 +16,7 @@ namespace emulator {
 namespace {
 
 std::atomic<std::uint64_t> num_failures{0};
+std::atomic<std::uint64_t> num_steps{0};
 
 Index3 index_of(std::uint64_t linear, Index3 grid) {
     return {static_cast<unsigned>(linear % grid.x), static_cast<unsigned>(linear / grid.x % grid.y),
@@ -28,14 +30,33 @@ std::vector<std::uint32_t> shuffled(std::uint32_t count, Random random) {
     return order;
 }
 
+// The bytes behind an array are not watched; one look at them when all is done shows whether somebody wrote there.
+void check_arguments(Launch& launch) {
+    const LaunchRequest& request = launch.request();
+    for (std::uint64_t i = 0; i < request.num_args; ++i) {
+        if (request.kinds[i] != 'p') continue;
+        auto pointer = *static_cast<std::uintptr_t*>(request.args[i]);
+        if (is_left_whole(pointer, request.checked != 0)) continue;
+        ErrorReport* report = launch.claim_report();
+        if (report == nullptr) return;
+        snprintf(report->kind, sizeof report->kind, "out-of-bounds");
+        snprintf(report->message, sizeof report->message,
+                 "bytes behind the end of the array that argument %u points into were written",
+                 static_cast<unsigned>(i));
+    }
+}
+
 }  // namespace
+
+void note_progress() { num_steps.fetch_add(1, std::memory_order_relaxed); }
+std::uint64_t progress() { return num_steps.load(std::memory_order_relaxed); }
 
 Launch::Launch(const LaunchRequest& request, ErrorReport& report)
     : request_(request), report_(report), failures_before_(num_failures.load()),
-      id_(request.ticket != 0 ? request.ticket : submit_synchronous()) {}
+      number_(request.ticket != 0 ? request.ticket : submit_synchronous()), ticket_(ticket_of(number_)) {}
 
 Launch::~Launch() {
-    if (request_.ticket == 0) host_waits_for_launch(id_);
+    if (request_.ticket == 0) host_waits(number_);
 }
 
 ErrorReport* Launch::claim_report() {
@@ -65,6 +86,7 @@ void run(Launch& launch) {
     for (std::uint32_t i = 1; i < num_workers && i < num_blocks; ++i) others.emplace_back(work);
     work();
     for (std::thread& other : others) other.join();
+    if (!launch.failed()) check_arguments(launch);
 }
 
 }  // namespace emulator

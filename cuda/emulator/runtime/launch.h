@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "../include/emulator_abi.h"
+#include "order.h"
 
 namespace emulator {
 
@@ -11,6 +12,8 @@ namespace emulator {
 struct LaunchRequest {
     void (*entry)(void** args);
     void** args;
+    const char* kinds;  // one letter for each argument: emulator_entry.h
+    std::uint64_t num_args;
     void* (*shared_anchor)();  // an address inside the module's thread-local (= shared) variables
     std::uint32_t grid[3];
     std::uint32_t block[3];
@@ -20,7 +23,7 @@ struct LaunchRequest {
     std::uint32_t cooperative;
     std::uint32_t checked;
     std::uint32_t device;
-    std::uint32_t ticket;  // of the stream it is in; 0: the caller waits for it
+    std::uint32_t ticket;  // in its stream's order; 0: the caller waits for it
     double watchdog_s;
 };
 
@@ -54,18 +57,22 @@ class Launch {
     // True once this launch, or one on another device since this one began, has failed.
     bool must_abort() const;
 
-    // Its ticket.
-    std::uint32_t id() const { return id_; }
+    const Ticket& ticket() const { return ticket_; }
 
   private:
     const LaunchRequest& request_;
     ErrorReport& report_;
     std::atomic<bool> failed_{false};
     std::uint64_t failures_before_;
-    std::uint32_t id_;
+    std::uint32_t number_;
+    Ticket ticket_;
 };
 
 // Runs every block; returns when all have ended or one has failed.
 void run(Launch& launch);
+
+// What all launches of the process do apart from spinning: a block whose threads all spin watches it.
+void note_progress();
+std::uint64_t progress();
 
 }  // namespace emulator

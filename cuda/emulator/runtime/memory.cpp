@@ -4,11 +4,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <mutex>
 #include <shared_mutex>
 
+#include "ledger.h"
 #include "shadow.h"
 
 namespace emulator {
@@ -27,6 +30,7 @@ struct Mapping {
 };
 
 std::shared_mutex guard;
+std::atomic<std::uint64_t> version{0};
 std::map<std::uintptr_t, Mapping>& mappings() {
     static std::map<std::uintptr_t, Mapping> all;
     return all;
@@ -69,7 +73,7 @@ void* allocate(std::size_t bytes, bool initialised) {
     if (bytes <= (std::size_t{64} << 20)) std::memset(array, 0xFF, bytes);  // huge arrays stay sparse: zeros
     std::memset(array + bytes, slack_pattern, slack);
     auto key = reinterpret_cast<std::uintptr_t>(array);
-    add({{key, bytes, initialised, nullptr}, zone.base, zone.mapped_bytes, slack, true});
+    add({{key, bytes, initialised, {}, nullptr, nullptr}, zone.base, zone.mapped_bytes, slack, true});
     return array;
 }
 
@@ -77,32 +81,32 @@ void* allocate(std::size_t bytes, bool initialised) {
 void* allocate_shared(const char* name, std::size_t bytes, bool create) {
     int file = shm_open(name, create ? O_RDWR | O_CREAT | O_EXCL : O_RDWR, 0600);
     if (file < 0) return nullptr;
+    if (create) Ledger::unlink(name);  // one that a killed process left
     Zone zone = map_zone(bytes);
     bool is_sized = !create || ftruncate(file, static_cast<off_t>(zone.body_bytes)) == 0;
     void* body = MAP_FAILED;
     if (zone.base != nullptr && is_sized)
         body = mmap(zone.begin, zone.body_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0);
     close(file);
-    if (body == MAP_FAILED) {
+    std::shared_ptr<Ledger> ledger = body == MAP_FAILED ? nullptr : Ledger::open(name, zone.body_bytes);
+    if (ledger == nullptr) {
         if (zone.base != nullptr) munmap(zone.base, zone.mapped_bytes);
+        if (create) unlink_shared(name);
         return nullptr;
     }
-    add({{reinterpret_cast<std::uintptr_t>(zone.begin), bytes, true, nullptr}, zone.base, zone.mapped_bytes, 0, true});
+    add({{reinterpret_cast<std::uintptr_t>(zone.begin), bytes, true, {}, ledger, nullptr}, zone.base,
+         zone.mapped_bytes, 0, true});
     return zone.begin;
+}
+
+void unlink_shared(const char* name) {
+    shm_unlink(name);
+    Ledger::unlink(name);
 }
 
 void adopt(void* pointer, std::size_t bytes) {
     auto* base = static_cast<unsigned char*>(pointer);
-    add({{reinterpret_cast<std::uintptr_t>(pointer), bytes, true, nullptr}, base, bytes, 0, false});
-}
-
-bool slack_is_whole(void* pointer) {
-    std::shared_lock lock(guard);
-    const Mapping& mapping = mappings().at(reinterpret_cast<std::uintptr_t>(pointer));
-    const auto* end = static_cast<unsigned char*>(pointer) + mapping.allocation.bytes;
-    for (std::size_t i = 0; i < mapping.slack_bytes; ++i)
-        if (end[i] != slack_pattern) return false;
-    return true;
+    add({{reinterpret_cast<std::uintptr_t>(pointer), bytes, true, {}, nullptr, nullptr}, base, bytes, 0, false});
 }
 
 void release(void* pointer) {
@@ -111,13 +115,47 @@ void release(void* pointer) {
     if (found == mappings().end()) return;
     if (found->second.is_ours) munmap(found->second.base, found->second.mapped_bytes);
     mappings().erase(found);
+    ++version;
 }
 
-void mark_initialised(void* pointer) {
+std::uint64_t memory_version() { return version.load(std::memory_order_acquire); }
+
+void mark_initialised(std::uintptr_t address, std::size_t bytes) {
+    Allocation* array = allocation_of(address);
+    if (array == nullptr || array->ledger) return;  // who shares memory tells of it by flags, not by the host
+    std::size_t begin = address - array->begin, end = std::min(begin + bytes, array->bytes);
+    if (array->shadow) array->shadow->forget(begin, end);
     std::unique_lock lock(guard);
-    Allocation& allocation = mappings().at(reinterpret_cast<std::uintptr_t>(pointer)).allocation;
-    allocation.initialised = true;
-    allocation.shadow.reset();
+    if (array->initialised) return;
+    auto& written = array->written;  // disjoint ranges
+    for (auto each = written.upper_bound(end); each != written.begin();) {
+        --each;
+        if (each->second < begin) break;
+        begin = std::min(begin, each->first);
+        end = std::max(end, each->second);
+        each = written.erase(each);
+    }
+    written[begin] = end;
+    array->initialised = begin == 0 && end == array->bytes;
+}
+
+bool has_host_written(const Allocation& array, std::size_t begin, std::size_t end) {
+    std::shared_lock lock(guard);
+    auto after = array.written.upper_bound(begin);
+    return array.initialised || (after != array.written.begin() && std::prev(after)->second >= end);
+}
+
+bool is_left_whole(std::uintptr_t address, bool was_watched) {
+    std::shared_lock lock(guard);
+    Mapping* mapping = mapping_at_or_before(address);
+    if (mapping == nullptr) return true;
+    Allocation& array = mapping->allocation;
+    if (address - array.begin >= array.bytes) return true;
+    if (!was_watched) array.initialised = true;
+    const auto* end = reinterpret_cast<unsigned char*>(array.begin + array.bytes);
+    for (std::size_t i = 0; i < mapping->slack_bytes; ++i)
+        if (end[i] != slack_pattern) return false;
+    return true;
 }
 
 Allocation* allocation_of(std::uintptr_t address) {
@@ -129,7 +167,9 @@ Allocation* allocation_of(std::uintptr_t address) {
 
 Shadow* shadow_of(Allocation& allocation) {
     std::unique_lock lock(guard);
-    if (!allocation.shadow) allocation.shadow = std::make_shared<Shadow>(allocation.bytes);
+    if (!allocation.shadow)
+        allocation.shadow = allocation.ledger ? std::make_shared<Shadow>(allocation.ledger)
+                                              : std::make_shared<Shadow>(allocation.bytes);
     return allocation.shadow.get();
 }
 

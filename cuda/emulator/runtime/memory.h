@@ -2,17 +2,20 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
-#include <vector>
 
 namespace emulator {
 
-struct Shadow;
+class Ledger;
+class Shadow;
 
 struct Allocation {
     std::uintptr_t begin;
     std::size_t bytes;
-    bool initialised;                // as a whole, when it was made (from a host array)
+    bool initialised;                // as a whole: by the host, or by what check mode did not watch
+    std::map<std::size_t, std::size_t> written;  // else these parts of it, from and to
+    std::shared_ptr<Ledger> ledger;  // if processes share it
     std::shared_ptr<Shadow> shadow;  // check mode's memory of who touched it; made at the first access
 };
 
@@ -20,16 +23,21 @@ struct Allocation {
 void* allocate(std::size_t bytes, bool initialised);
 // Memory shared with other processes under `name` (POSIX); zeros when created. Null with errno set on failure.
 void* allocate_shared(const char* name, std::size_t bytes, bool create);
+void unlink_shared(const char* name);
 // Memory that somebody else owns, such as a host tensor's: known to check mode until released.
 void adopt(void* pointer, std::size_t bytes);
-// False if a kernel wrote between the array's end and its inaccessible page (less than 16 bytes).
-bool slack_is_whole(void* pointer);
 void release(void* pointer);
-// The whole array counts as written by the host.
-void mark_initialised(void* pointer);
+// The host has written `bytes` from `address` on, in order with the kernels; nothing if that is in no array.
+void mark_initialised(std::uintptr_t address, std::size_t bytes);
+bool has_host_written(const Allocation& array, std::size_t begin, std::size_t end);
+// After a kernel that was given `address`: false if it, or anybody, wrote between the end of the array there and its
+// inaccessible page (less than 16 bytes). What an unwatched kernel was given counts as written by it.
+bool is_left_whole(std::uintptr_t address, bool was_watched);
 
 // The array that holds `address`, or null. Valid until the array is freed.
 Allocation* allocation_of(std::uintptr_t address);
+// Changes whenever an array is freed.
+std::uint64_t memory_version();
 Shadow* shadow_of(Allocation& allocation);
 // Whether `address` is within the zone around some array where only a wrong index leads.
 bool near_allocation(std::uintptr_t address);

@@ -1,25 +1,37 @@
 // What the host ordered: by streams, events and waits, not by when things happened to run.
-// A stream counts its launches; a clock says, for each stream, how many of them are known to have ended.
+// A stream counts what it is given; a clock says, for each stream, how much of that is known to have ended.
 #pragma once
 #include <cstdint>
+#include <vector>
 
 namespace emulator {
 
-std::uint32_t create_stream();
+using StreamClock = std::vector<std::uint32_t>;  // by stream; what is missing is zero
 
-// A ticket for a launch in the stream's order. The second form is for launches that the caller waits for: each OS thread
-// has a stream of its own for them.
+inline std::uint32_t at(const StreamClock& clock, std::uint32_t stream) {
+    return stream < clock.size() ? clock[stream] : 0;
+}
+
+// One piece of work in a stream's order: a launch, the host's own, or an event.
+struct Ticket {
+    std::uint32_t stream = 0;
+    std::uint32_t sequence = 0;
+    StreamClock after;  // what it waited for
+};
+
+std::uint32_t create_stream();
+// Its number may be given out again; its count goes on.
+void close_stream(std::uint32_t stream);
+
+// The number of a new ticket. The second form is for launches that the caller waits for: each OS thread has a stream of
+// its own for them.
 std::uint32_t submit(std::uint32_t stream);
 std::uint32_t submit_synchronous();
+// For as long as the host has not waited for it.
+Ticket ticket_of(std::uint32_t number);
 
-std::uint32_t record_event(std::uint32_t stream);
-void stream_waits_for_event(std::uint32_t stream, std::uint32_t event);
-
-void host_waits_for_event(std::uint32_t event);
+void stream_waits(std::uint32_t stream, std::uint32_t ticket);
+void host_waits(std::uint32_t ticket);
 void host_waits_for_stream(std::uint32_t stream);
-void host_waits_for_launch(std::uint32_t ticket);
-
-// Whether the launch `later` was made to wait, directly or not, for the end of `earlier`.
-bool is_launch_ordered(std::uint32_t earlier, std::uint32_t later);
 
 }  // namespace emulator

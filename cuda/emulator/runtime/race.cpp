@@ -4,47 +4,13 @@
 #include <cstdio>
 #include <mutex>
 #include <string>
-#include <unordered_map>
 
 #include "block.h"
+#include "ledger.h"
 #include "memory.h"
-#include "order.h"
 
 namespace emulator {
 namespace {
-
-// What was released at each address that was ever used as a flag. Shared by all devices of the process.
-std::mutex flags_guard;
-std::unordered_map<std::uintptr_t, std::vector<Knowledge>> flags;
-constexpr std::size_t max_releases = 32;  // a reader is never further behind
-
-void join(Clocks& into, const Clocks& from) {
-    for (std::size_t i = 0; i < from.size(); ++i) into[i] = std::max(into[i], from[i]);
-}
-
-void join(Foreign& into, const Foreign& from) {
-    for (const auto& [base, clocks] : from) {
-        auto& mine = into[base];
-        if (!mine || mine == clocks) {
-            mine = clocks;
-            continue;
-        }
-        auto joined = std::make_shared<Clocks>(*mine);
-        join(*joined, *clocks);
-        mine = joined;
-    }
-}
-
-// A read-modify-write goes on with what others released at the flag before it.
-void publish(std::vector<Knowledge>& released, const Knowledge& knowledge) {
-    for (Knowledge& earlier : released)
-        if (!earlier.has_value && earlier.device == knowledge.device &&
-            earlier.system_scope == knowledge.system_scope) {
-            join(earlier.clocks, knowledge.clocks);
-            return;
-        }
-    released.push_back(knowledge);
-}
 
 std::string index_text(Index3 index) {
     return "(" + std::to_string(index.x) + ", " + std::to_string(index.y) + ", " + std::to_string(index.z) + ")";
@@ -52,16 +18,10 @@ std::string index_text(Index3 index) {
 
 }  // namespace
 
-void forget_releases() {
-    std::lock_guard<std::mutex> lock(flags_guard);
-    flags.clear();
-}
-
 BlockHistory::BlockHistory(Launch& launch, Worker& worker, Index3 index, unsigned char* dynamic_shared)
     : launch_(launch),
       worker_(worker),
       run_(add_block_run(launch, index)),
-      oldest_actor_(oldest_actor()),
       dynamic_shared_(dynamic_shared),
       static_shadow_(worker.static_shared_bytes),
       dynamic_shadow_(launch.request().shared_bytes),
@@ -70,7 +30,9 @@ BlockHistory::BlockHistory(Launch& launch, Worker& worker, Index3 index, unsigne
       known_(run_.num_threads),
       foreign_(run_.num_threads),
       fenced_(run_.num_threads),
-      seen_(run_.num_threads) {}
+      seen_(run_.num_threads),
+      acquired_(run_.num_threads),
+      looked_(run_.num_threads) {}
 
 Clocks& BlockHistory::known(unsigned rank) {
     if (known_[rank].empty()) known_[rank].resize(run_.num_threads, 0);
@@ -103,20 +65,31 @@ void BlockHistory::barrier(const std::vector<unsigned>& members, const std::vect
 BlockHistory::Place BlockHistory::place_of(std::uintptr_t address, unsigned bytes) {
     if (worker_.on_stacks(address)) return {};
     std::size_t in_static = address - reinterpret_cast<std::uintptr_t>(worker_.static_shared);
-    if (in_static < worker_.static_shared_bytes) return {&static_shadow_, in_static, false, "shared memory", nullptr};
+    if (in_static < worker_.static_shared_bytes) return {&static_shadow_, in_static, nullptr, "shared memory", nullptr};
     std::size_t in_dynamic = address - reinterpret_cast<std::uintptr_t>(dynamic_shared_);
     if (in_dynamic < launch_.request().shared_bytes) {
         bool is_within = in_dynamic + bytes <= launch_.request().shared_bytes;
         const char* wrong = is_within ? nullptr : "behind dynamic shared memory";
-        return {&dynamic_shadow_, in_dynamic, false, "dynamic shared memory", wrong};
+        return {&dynamic_shadow_, in_dynamic, nullptr, "dynamic shared memory", wrong};
     }
-    if (worker_.in_shared_mapping(address)) return {nullptr, 0, false, nullptr, "outside of dynamic shared memory"};
-    if (Allocation* array = allocation_of(address)) {
+    if (worker_.in_shared_mapping(address)) return {nullptr, 0, nullptr, nullptr, "outside of dynamic shared memory"};
+    if (Allocation* array = array_at(address)) {
         std::size_t offset = address - array->begin;
         const char* wrong = offset + bytes > array->bytes ? "across the end of a device array" : nullptr;
-        return {shadow_of(*array), offset, array->initialised, "a device array", wrong};
+        Shadow* shadow = array->shadow ? array->shadow.get() : shadow_of(*array);
+        return {shadow, offset, array, "a device array", wrong};
     }
-    return {nullptr, 0, false, nullptr, near_allocation(address) ? "outside of the device array near it" : nullptr};
+    return {nullptr, 0, nullptr, nullptr, near_allocation(address) ? "outside of the device array near it" : nullptr};
+}
+
+Allocation* BlockHistory::array_at(std::uintptr_t address) {
+    bool is_last = last_array_ != nullptr && last_version_ == memory_version() &&
+                   address - last_array_->begin < last_array_->bytes;
+    if (!is_last) {
+        last_version_ = memory_version();
+        last_array_ = allocation_of(address);
+    }
+    return last_array_;
 }
 
 Conflict BlockHistory::access(const Access& access) {
@@ -128,7 +101,7 @@ Conflict BlockHistory::access(const Access& access) {
         return {"out-of-bounds", text, 0};
     }
     if (place.shadow == nullptr) return {};
-    std::lock_guard<std::mutex> lock(place.shadow->guard);
+    std::lock_guard<Shadow> lock(*place.shadow);
     std::size_t end = place.offset + access.bytes;
     for (std::size_t at = place.offset & ~std::size_t{1}; at < end; at += 2) {
         unsigned bytes = (at >= place.offset ? 1u : 0u) | (at + 1 < end ? 2u : 0u);
@@ -141,66 +114,96 @@ Conflict BlockHistory::access(const Access& access) {
 Conflict BlockHistory::check_cell(const Access& access, const Place& place, Cell& cell, unsigned bytes) {
     if (cell.write.pending && (cell.write.bytes & bytes)) return against("pending-copy", access, place, cell.write);
     bool both_atomic = access.atomic && cell.write.atomic;
-    if (cell.write.actor != 0 && (cell.write.bytes & bytes) && !both_atomic && !is_ordered(access.rank, cell.write))
+    if (cell.write.actor != 0 && (cell.write.bytes & bytes) && !both_atomic && !is_ordered(access.rank, cell.write, place))
         return against("race", access, place, cell.write);
     if (access.write)
         for (const Stamp& read : cell.reads)
             if (read.actor != 0 && (read.bytes & bytes) && !(access.atomic && read.atomic) &&
-                !is_ordered(access.rank, read))
+                !is_ordered(access.rank, read, place))
                 return against("race", access, place, read);
-    if (access.read && !place.initialised && (cell.written & bytes) != bytes) {
+    if (access.read && (cell.written & bytes) != bytes &&
+        (place.array == nullptr || !has_host_written(*place.array, place.offset, place.offset + access.bytes))) {
         std::string where = std::string(place.name) + " + " + std::to_string(place.offset);
         std::string text = "read of " + std::to_string(access.bytes) + " bytes that nobody wrote, at " + where;
         return {"uninitialised", text, 0};
     }
-    Stamp now = stamp(access, bytes);
+    Stamp now = stamp(access, place, bytes);
     if (access.write) {
         cell.write = now;  // of two bytes written by two threads the later is remembered: no false alarm, fewer true ones
         cell.written |= static_cast<std::uint8_t>(bytes);
         cell.reads[0] = cell.reads[1] = Stamp();  // all were ordered before this write, as whoever follows it will be
     } else {
-        note_read(cell, now);
+        note_read(cell, now, access, place);
     }
     return {};
 }
 
-Stamp BlockHistory::stamp(const Access& access, unsigned bytes) const {
+Stamp BlockHistory::stamp(const Access& access, const Place& place, unsigned bytes) const {
     Stamp now;
     now.actor = run_.base + access.rank;
     now.time = now_[access.rank];
     now.code = access.code;
+    now.slot = place.shadow->ledger() != nullptr ? place.shadow->ledger()->slot() : 0;
     now.bytes = bytes;
     now.atomic = access.atomic;
     return now;
 }
 
 // Keeps two readers that do not know of each other, of different warps where it can.
-void BlockHistory::note_read(Cell& cell, const Stamp& now) {
-    unsigned rank = now.actor - run_.base;
-    for (Stamp& read : cell.reads)
-        if (read.actor == 0 || read.actor == now.actor || ((read.bytes & ~now.bytes) == 0 && is_ordered(rank, read))) {
+void BlockHistory::note_read(Cell& cell, const Stamp& now, const Access& access, const Place& place) {
+    for (Stamp& read : cell.reads) {
+        bool is_mine = read.actor == 0 || (read.actor == now.actor && read.slot == now.slot);
+        if (is_mine || ((read.bytes & ~now.bytes) == 0 && is_ordered(access.rank, read, place))) {
             read = now;
             return;
         }
-    bool same_warp = (cell.reads[0].actor - run_.base) / 32 == rank / 32;
+    }
+    const Stamp& first = cell.reads[0];
+    bool same_warp = first.slot == now.slot && (first.actor - run_.base) / 32 == access.rank / 32;
     cell.reads[same_warp ? 0 : 1] = now;
 }
 
-bool BlockHistory::is_ordered(unsigned rank, const Stamp& stamp) const {
+bool BlockHistory::is_ordered(unsigned rank, const Stamp& stamp, const Place& place) const {
+    const Ledger* ledger = place.shadow->ledger();
+    if (ledger != nullptr && stamp.slot != ledger->slot()) return is_ordered_elsewhere(rank, stamp, *ledger);
     std::uint32_t other = stamp.actor - run_.base;
     if (other < run_.num_threads) {
         if (other == rank || stamp.time <= base_[other]) return true;
         return !known_[rank].empty() && stamp.time <= known_[rank][other];
     }
-    if (stamp.actor < oldest_actor_) return true;
+    if (stamp.actor < oldest_actor()) return true;
     BlockRun run = block_run_of(stamp.actor);
-    if (run.launch != run_.launch && is_launch_ordered(run.launch, run_.launch)) return true;
-    auto found = foreign_[rank].find(run.base);
-    return found != foreign_[rank].end() && stamp.time <= (*found->second)[stamp.actor - run.base];
+    return run.sequence <= at(launch_.ticket().after, run.stream) ||
+           knows_launch(rank, global_name(run.stream), run.sequence) ||
+           knows_actor(rank, global_name(stamp.actor), stamp.time);
+}
+
+// What the other process's host has waited for counts as ordered: the hosts talk in ways that are not seen here.
+bool BlockHistory::is_ordered_elsewhere(unsigned rank, const Stamp& stamp, const Ledger& ledger) const {
+    std::uint32_t process = ledger.process_of(stamp.slot);
+    if (knows_actor(rank, global_name(process, stamp.actor), stamp.time)) return true;
+    std::optional<BlockRun> run = ledger.run_of(stamp.slot, stamp.actor);
+    return !run.has_value() || ledger.has_host_waited(stamp.slot, *run) ||
+           knows_launch(rank, global_name(process, run->stream), run->sequence);
+}
+
+bool BlockHistory::knows_launch(unsigned rank, GlobalName stream, std::uint32_t sequence) const {
+    auto found = foreign_[rank].launches.find(stream);
+    return found != foreign_[rank].launches.end() && sequence <= found->second;
+}
+
+bool BlockHistory::knows_actor(unsigned rank, GlobalName actor, std::uint32_t time) const {
+    const auto& blocks = foreign_[rank].blocks;
+    auto after = blocks.upper_bound(actor);
+    if (after == blocks.begin()) return false;
+    const auto& [base, clocks] = *std::prev(after);
+    return actor - base < clocks->size() && time <= (*clocks)[actor - base];
 }
 
 Conflict BlockHistory::against(const char* kind, const Access& access, const Place& place, const Stamp& other) const {
-    BlockRun run = block_run_of(other.actor);
+    const Ledger* ledger = place.shadow->ledger();
+    bool is_elsewhere = ledger != nullptr && other.slot != ledger->slot();
+    BlockRun run = is_elsewhere ? *ledger->run_of(other.slot, other.actor) : block_run_of(other.actor);
     unsigned rank = other.actor - run.base;
     unsigned x = run.block_dim.x, y = run.block_dim.y;
     Index3 thread{rank % x, rank / x % y, rank / x / y};
@@ -208,8 +211,11 @@ Conflict BlockHistory::against(const char* kind, const Access& access, const Pla
                        " bytes at " + place.name + " + " + std::to_string(place.offset);
     text += other.pending ? ", where a cp.async is not waited for, issued by thread " : ", unordered with one by thread ";
     text += index_text(thread) + " of block " + index_text(run.block);
-    if (run.launch != run_.launch) text += " of another launch";
-    return {kind, text, other.code};
+    if (is_elsewhere)
+        text += " of process " + std::to_string(ledger->process_of(other.slot));
+    else if (run.stream != run_.stream || run.sequence != run_.sequence)
+        text += " of another launch";
+    return {kind, text, is_elsewhere ? 0 : other.code};  // a program counter means nothing in another process
 }
 
 Conflict BlockHistory::begin_copy(unsigned rank, const AsyncCopy& copy) {
@@ -238,12 +244,19 @@ void BlockHistory::finish_copy(unsigned rank, const AsyncCopy& copy) {
     }
 }
 
+// With what its launch waited for: who acquires this knows of launches that ended before.
 Knowledge BlockHistory::snapshot(unsigned rank, bool system_scope) {
     auto mine = std::make_shared<Clocks>(base_);
     if (!known_[rank].empty()) join(*mine, known_[rank]);
     (*mine)[rank] = now_[rank];
     Knowledge knowledge{foreign_[rank], run_.device, system_scope};
-    knowledge.clocks[run_.base] = mine;
+    knowledge.known.blocks[global_name(run_.base)] = mine;
+    const StreamClock& after = launch_.ticket().after;
+    for (std::uint32_t stream = 0; stream < after.size(); ++stream)
+        if (after[stream] != 0) {
+            auto& sequence = knowledge.known.launches[global_name(stream)];
+            sequence = std::max(sequence, after[stream]);
+        }
     ++now_[rank];
     return knowledge;
 }
@@ -251,53 +264,46 @@ Knowledge BlockHistory::snapshot(unsigned rank, bool system_scope) {
 // Between devices only system scope orders, on both sides.
 void BlockHistory::learn(unsigned rank, const Knowledge& knowledge, bool system_scope) {
     if (knowledge.device != run_.device && !(knowledge.system_scope && system_scope)) return;
-    Foreign others = knowledge.clocks;
-    if (auto own = others.find(run_.base); own != others.end()) {
+    Foreign others = knowledge.known;
+    if (auto own = others.blocks.find(global_name(run_.base)); own != others.blocks.end()) {
         join(known(rank), *own->second);
-        others.erase(own);
+        others.blocks.erase(own);
     }
-    if (others.empty()) return;
     any_foreign_ = true;
     join(foreign_[rank], others);
 }
 
-void BlockHistory::release(unsigned rank, std::uintptr_t address, bool system_scope, unsigned value) {
+void BlockHistory::release(unsigned rank, std::uintptr_t flag, bool system_scope, unsigned value) {
     Knowledge knowledge = snapshot(rank, system_scope);
     knowledge.has_value = true;
     knowledge.value = value;
-    std::lock_guard<std::mutex> lock(flags_guard);
-    auto& released = flags[address];
-    if (released.size() >= max_releases) released.erase(released.begin());
-    released.push_back(std::move(knowledge));
+    release_by_store(flag, knowledge);
 }
 
-void BlockHistory::acquire(unsigned rank, std::uintptr_t address, bool system_scope, unsigned value) {
-    std::vector<Knowledge> released;
-    {
-        std::lock_guard<std::mutex> lock(flags_guard);
-        if (auto found = flags.find(address); found != flags.end()) released = found->second;
-    }
-    for (const Knowledge& knowledge : released)
+void BlockHistory::acquire(unsigned rank, std::uintptr_t flag, bool system_scope, unsigned value) {
+    Look& last = acquired_[rank];
+    if (last.flag != flag || last.value != value) last = {flag, value, 0};
+    for (const Knowledge& knowledge : released_at(flag, last.version))
         if (!knowledge.has_value || knowledge.value == value) learn(rank, knowledge, system_scope);
 }
 
-void BlockHistory::relaxed(unsigned rank, std::uintptr_t address, bool system_scope) {
-    std::lock_guard<std::mutex> lock(flags_guard);
+void BlockHistory::relaxed(unsigned rank, std::uintptr_t flag, bool system_scope) {
     if (!fenced_[rank]) return;
     Knowledge knowledge = *fenced_[rank];
     knowledge.system_scope = knowledge.system_scope && system_scope;
-    publish(flags[address], knowledge);
+    release_by_update(flag, knowledge);
 }
 
-void BlockHistory::see(unsigned rank, std::uintptr_t address) {
-    std::lock_guard<std::mutex> lock(flags_guard);
-    if (auto found = flags.find(address); found != flags.end())
-        seen_[rank].insert(seen_[rank].end(), found->second.begin(), found->second.end());
+void BlockHistory::see(unsigned rank, std::uintptr_t flag) {
+    Look& last = looked_[rank];
+    if (last.flag != flag) last = {flag, 0, 0};
+    for (Knowledge& knowledge : released_at(flag, last.version)) seen_[rank].push_back(std::move(knowledge));
 }
 
 void BlockHistory::fence(unsigned rank, bool system_scope) {
     for (const Knowledge& knowledge : seen_[rank]) learn(rank, knowledge, system_scope);
     seen_[rank].clear();
+    looked_[rank] = {};
     fenced_[rank] = std::make_unique<Knowledge>(snapshot(rank, system_scope));
 }
 

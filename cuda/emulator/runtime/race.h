@@ -1,34 +1,20 @@
 // The happens-before relation of one block's threads, and the checks that rest on it. Read `shadow.h` first.
 #pragma once
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "actors.h"
+#include "flags.h"
 #include "launch.h"
 #include "shadow.h"
 #include "worker.h"
 
 namespace emulator {
 
+struct Allocation;
 struct AsyncCopy;
-
-using Clocks = std::vector<std::uint32_t>;                                        // by rank in a block
-using Foreign = std::map<std::uint32_t, std::shared_ptr<const Clocks>>;          // by the other block's first actor
-
-// All that one thread knew when it released: its own block's clocks under its own base, and those of others.
-struct Knowledge {
-    Foreign clocks;
-    std::uint32_t device = 0;
-    bool system_scope = false;
-    bool has_value = false;  // released by a store of `value`; without one, by a read-modify-write
-    unsigned value = 0;
-};
-
-// Forgets what was released; called when nothing runs.
-void forget_releases();
 
 struct Access {
     unsigned rank;
@@ -70,17 +56,27 @@ class BlockHistory {
     struct Place {
         Shadow* shadow = nullptr;
         std::size_t offset = 0;
-        bool initialised = false;
+        const Allocation* array = nullptr;  // null in shared memory
         const char* name = nullptr;
         const char* wrong = nullptr;  // the address is in no array, but near one
     };
+    // What a flag gave a thread when it last looked, so that spinning on it costs little.
+    struct Look {
+        std::uintptr_t flag = 0;
+        unsigned value = 0;
+        std::uint64_t version = 0;
+    };
 
     Place place_of(std::uintptr_t address, unsigned bytes);
+    Allocation* array_at(std::uintptr_t address);
     Conflict check_cell(const Access& access, const Place& place, Cell& cell, unsigned bytes);
     Conflict against(const char* kind, const Access& access, const Place& place, const Stamp& other) const;
-    bool is_ordered(unsigned rank, const Stamp& stamp) const;
-    Stamp stamp(const Access& access, unsigned bytes) const;
-    void note_read(Cell& cell, const Stamp& stamp);
+    bool is_ordered(unsigned rank, const Stamp& stamp, const Place& place) const;
+    bool is_ordered_elsewhere(unsigned rank, const Stamp& stamp, const Ledger& ledger) const;
+    bool knows_launch(unsigned rank, GlobalName stream, std::uint32_t sequence) const;
+    bool knows_actor(unsigned rank, GlobalName actor, std::uint32_t time) const;
+    Stamp stamp(const Access& access, const Place& place, unsigned bytes) const;
+    void note_read(Cell& cell, const Stamp& stamp, const Access& access, const Place& place);
     Clocks& known(unsigned rank);
     Knowledge snapshot(unsigned rank, bool system_scope);
     void learn(unsigned rank, const Knowledge& knowledge, bool system_scope);
@@ -88,7 +84,6 @@ class BlockHistory {
     Launch& launch_;
     Worker& worker_;
     BlockRun run_;
-    std::uint32_t oldest_actor_;
     unsigned char* dynamic_shared_;
     Shadow static_shadow_;
     Shadow dynamic_shadow_;
@@ -98,7 +93,11 @@ class BlockHistory {
     std::vector<Foreign> foreign_;
     std::vector<std::unique_ptr<Knowledge>> fenced_;             // what a fence released, for the next atomic write
     std::vector<std::vector<Knowledge>> seen_;                    // what atomic reads saw, for the next fence
+    std::vector<Look> acquired_;
+    std::vector<Look> looked_;
     bool any_foreign_ = false;
+    Allocation* last_array_ = nullptr;  // most accesses are to the array of the one before
+    std::uint64_t last_version_ = 0;
 };
 
 }  // namespace emulator

@@ -85,6 +85,7 @@ void block_barrier(unsigned id, unsigned count, bool wait, const char* operation
 }
 
 void Block::release(unsigned id) {
+    note_progress();
     Barrier& barrier = barriers[id];
     if (history) history->barrier(barrier.members, barrier.waiting, barrier.members.size() == num_threads);
     barrier.result = barrier.votes;

@@ -3,10 +3,12 @@
 #include <map>
 #include <tuple>
 
+#include "ledger.h"
+
 namespace emulator {
 namespace {
 
-constexpr std::uint64_t site_tag = std::uint64_t{1} << 59;
+constexpr std::uint64_t site_tag = std::uint64_t{1} << 54;
 
 std::mutex guard;
 std::vector<Site>& sites() {
@@ -15,6 +17,24 @@ std::vector<Site>& sites() {
 }
 
 }  // namespace
+
+void Shadow::lock() { ledger_ ? ledger_->lock() : guard_.lock(); }
+void Shadow::unlock() { ledger_ ? ledger_->unlock() : guard_.unlock(); }
+
+Cell& Shadow::cell(std::size_t offset) {
+    if (ledger_) return ledger_->cell(offset);
+    auto& run = runs_[offset / run_bytes];
+    if (!run) run = std::make_unique<Cell[]>(run_bytes / 2);
+    return run[offset % run_bytes / 2];
+}
+
+void Shadow::forget(std::size_t begin, std::size_t end) {
+    std::lock_guard<Shadow> lock(*this);
+    for (std::size_t at = begin & ~std::size_t{1}; at < end; at += 2) {
+        auto& run = runs_[at / run_bytes];
+        if (run) run[at % run_bytes / 2] = Cell();
+    }
+}
 
 std::uint64_t code_of(std::uintptr_t pc) { return pc & (site_tag - 1); }
 

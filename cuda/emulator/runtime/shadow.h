@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "../include/emulator_abi.h"
@@ -15,11 +15,12 @@ namespace emulator {
 struct Stamp {
     std::uint32_t actor = 0;  // 0: nobody
     std::uint32_t time = 0;
-    std::uint64_t code : 60;
+    std::uint64_t code : 55;
+    std::uint64_t slot : 5;   // of the actor's process, in memory that processes share
     std::uint64_t bytes : 2;  // which of the two
     std::uint64_t atomic : 1;
     std::uint64_t pending : 1;  // a cp.async that its thread has not waited for
-    Stamp() : code(0), bytes(0), atomic(0), pending(0) {}
+    Stamp() : code(0), slot(0), bytes(0), atomic(0), pending(0) {}
 };
 
 struct Cell {
@@ -28,23 +29,32 @@ struct Cell {
     std::uint8_t written = 0;  // bit for each byte
 };
 
-// The cells of one array or of one block's shared memory, made in runs of 4 KiB when first touched.
-struct Shadow {
+class Ledger;
+
+// The cells of one array or of one block's shared memory, made in runs of 4 KiB when first touched; a ledger's if there
+// is one. Locked while cells are looked at.
+class Shadow {
+  public:
     static constexpr std::size_t run_bytes = 4096;
 
-    explicit Shadow(std::size_t bytes) : runs((bytes + run_bytes - 1) / run_bytes) {}
+    explicit Shadow(std::size_t bytes) : runs_((bytes + run_bytes - 1) / run_bytes) {}
+    explicit Shadow(std::shared_ptr<Ledger> ledger) : ledger_(std::move(ledger)) {}
 
-    Cell& cell(std::size_t offset) {
-        auto& run = runs[offset / run_bytes];
-        if (!run) run = std::make_unique<Cell[]>(run_bytes / 2);
-        return run[offset % run_bytes / 2];
-    }
+    void lock();
+    void unlock();
+    Cell& cell(std::size_t offset);
+    Ledger* ledger() const { return ledger_.get(); }
 
-    std::mutex guard;
-    std::vector<std::unique_ptr<Cell[]>> runs;
+    // Of an array that processes do not share: nobody has touched it between these offsets.
+    void forget(std::size_t begin, std::size_t end);
+
+  private:
+    std::mutex guard_;
+    std::vector<std::unique_ptr<Cell[]>> runs_;
+    std::shared_ptr<Ledger> ledger_;
 };
 
-// Where an access comes from, in the 60 bits of a stamp: a program counter, or the number of a source position.
+// Where an access comes from, in the 55 bits of a stamp: a program counter, or the number of a source position.
 std::uint64_t code_of(std::uintptr_t pc);
 std::uint64_t code_of(Site site);
 bool is_site(std::uint64_t code);

@@ -47,7 +47,7 @@ def test_streams_race_unless_an_event_or_the_host_orders_them() -> None:
         kernel((1,), (32,), (x,), stream=second)
         second.synchronize()
         kernel((1,), (32,), (x,), stream=first)
-        first.record().wait()  # it has ended, but nobody was told
+        first.record().reached.result()  # it has ended, but nobody was told
         kernel((1,), (32,), (x,), stream=second)
         with pytest.raises(KernelError, match="of another launch"):
             second.synchronize()

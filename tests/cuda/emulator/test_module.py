@@ -112,7 +112,7 @@ def test_streams_keep_order_and_raise_at_synchronize() -> None:
     with Stream() as stream:
         for _ in range(2):
             kernel((1,), (1,), (x, y), stream=stream)
-        stream.record().synchronize()
+        stream.record().wait()
         assert x.numpy() == 2
         for _ in range(5):
             kernel((1,), (1,), (x, y), stream=stream)
