@@ -1,44 +1,52 @@
-"""A model folder's safetensors as ModelWeights: every tensor read alone, converted and fused.
+"""A model folder's safetensors as ModelWeights, whole or one rank's shard: read by slices, converted and fused.
 
 A mapped file's pages count as the process's memory once read, so files are mapped anew now and then: the peak is the
-weights plus `_MAPPED_BYTES` and one tensor. Read `cuda.models.layout` for what must be there, `cuda.models.weights`
-for the result.
+weights that are returned plus `_MAPPED_BYTES`. Read `cuda.models.layout` for what must be there and what of it a shard
+reads, `cuda.models.weights` for the result.
 """
 
 import json
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from itertools import accumulate
 from pathlib import Path
 from typing import Final, Protocol, Self
 
 import torch
 from safetensors import SafetensorError, safe_open
 
-from cuda.models.layout import EMBEDDING, LM_HEAD, check_shapes, expected_shapes
+from cuda.models.layout import EMBEDDING, LM_HEAD, check_shapes, expected_shapes, held_ranges
+from cuda.models.shard import Shard, split
 from cuda.models.spec import ModelSpec, UnsupportedModel
 from cuda.models.weights import LayerWeights, LinearWeight, ModelWeights
 
 _SINGLE: Final = "model.safetensors"
 _INDEX: Final = "model.safetensors.index.json"
 _MAPPED_BYTES: Final = 64 << 20
-_DTYPES: Final = ("F64", "F32", "F16", "BF16")
+_DTYPES: Final[Mapping[str, int]] = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+Place = Callable[[torch.Tensor], torch.Tensor]
+"""Copies a tensor to where it is kept."""
 
 
-def load_weights(
+def load_weights(  # noqa: PLR0913 - the last two have defaults
     folder: Path,
     spec: ModelSpec,
     dtype: torch.dtype,
     progress: Callable[[float], None],
+    place: Place = lambda tensor: tensor,
+    *,
     shard: Shard | None = None,
 ) -> ModelWeights:
-    """Return the weights of the decoder `spec` in `folder`, on the CPU, as `dtype`.
+    """Return the weights of the decoder `spec` in `folder` as `dtype`.
 
-    With a `shard` of it, only what that rank holds is read and returned. `progress` gets the fraction of values read.
+    Each tensor is read into the host's memory and handed to `place`; what that returns is kept, by default the same.
+    With a `shard` of the decoder only what its rank holds is read. `progress` gets the fraction of values read.
     UnsupportedModel names the first tensor that is missing, not expected, or of another shape or type, and a file that
     is absent or cut short; nothing has been read then.
     """
-    with _Reader(folder, spec, dtype, progress, shard or split(spec, 1)[0]) as reader:
-        embedding = reader.tensor("model.embed_tokens.weight")
+    with _Reader(folder, spec, shard or split(spec, 1)[0], dtype, progress, place) as reader:
+        embedding = reader.tensor(EMBEDDING)
         return ModelWeights(
             embedding=embedding,
             layers=[_layer(reader, spec, f"model.layers.{index}") for index in range(spec.num_layers)],
@@ -76,13 +84,21 @@ class _File(Protocol):
 class _Reader:
     """Where each tensor lies, all checked, what of it is wanted, and how much has been read."""
 
-    def __init__(
-        self, folder: Path, spec: ModelSpec, dtype: torch.dtype, progress: Callable[[float], None], shard: Shard
+    def __init__(  # noqa: PLR0913, PLR0917 - as `load_weights`
+        self,
+        folder: Path,
+        spec: ModelSpec,
+        shard: Shard,
+        dtype: torch.dtype,
+        progress: Callable[[float], None],
+        place: Place,
     ) -> None:
         self._paths: dict[str, Path] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
+        self._value_bytes: dict[str, int] = {}
         self._dtype = dtype
         self._progress = progress
+        self._place = place
         self._num_read = 0
         self._mapped = ExitStack()
         self._files: dict[Path, _File] = {}
@@ -103,19 +119,20 @@ class _Reader:
         """Return a tensor with memory of its own."""
         target = torch.empty(self._size(name), dtype=self._dtype)
         self._read(name, target)
-        return target
+        return self._place(target)
 
     def linear(self, names: tuple[str, ...], *, bias: bool) -> LinearWeight:
         """Return several projections of the same input as one, rows in the order of `names`."""
-        return LinearWeight(self._fused(names, "weight"), self._fused(names, "bias") if bias else None)
+        held = bias and self._size(f"{names[0]}.bias").numel() > 0
+        return LinearWeight(self._fused(names, "weight"), self._fused(names, "bias") if held else None)
 
-    def _fused(self, names: tuple[str, ...], kind: str) -> torch.Tensor | None:
+    def _fused(self, names: tuple[str, ...], kind: str) -> torch.Tensor:
         parts = [f"{name}.{kind}" for name in names]
         ends = list(accumulate((self._size(part)[0] for part in parts), initial=0))
         target = torch.empty((ends[-1], *self._size(parts[0])[1:]), dtype=self._dtype)
-        for part, start, end in zip(parts, ends, ends[1:], strict=False):
+        for part, start, end in zip(parts, ends[:-1], ends[1:], strict=True):
             self._read(part, target[start:end])
-        return target
+        return self._place(target)
 
     def _size(self, name: str) -> torch.Size:
         return torch.Size(len(part) for part in self._held[name])
@@ -123,7 +140,7 @@ class _Reader:
     def _read(self, name: str, target: torch.Tensor) -> None:
         """Read what is held of a tensor, so many rows at a time that few of the file's pages are mapped."""
         rows, *columns = self._held[name]
-        row_bytes = math.prod(self._shapes[name][1:]) * _WIDEST
+        row_bytes = math.prod(self._shapes[name][1:]) * self._value_bytes[name]
         step = max(1, _MAPPED_BYTES // row_bytes)
         for start in range(rows.start, rows.stop, step):
             end = min(rows.stop, start + step)
@@ -155,6 +172,7 @@ class _Reader:
                             f"{path}: tensor {name} is {part.get_dtype()}; supported are {', '.join(_DTYPES)}"
                         )
                     self._paths[name], self._shapes[name] = path, tuple(part.get_shape())
+                    self._value_bytes[name] = _DTYPES[part.get_dtype()]
         except (OSError, SafetensorError) as error:
             raise UnsupportedModel(f"{path} cannot be read: {error}") from error
 

@@ -1,4 +1,4 @@
-"""Names and shapes of the tensors that a Hugging Face folder of a supported decoder holds, and what a shard reads of them.
+"""Names and shapes of the tensors that a Hugging Face folder of a supported decoder holds, and a shard's part of each.
 
 The one list that a checkpoint is checked against, whether it is about to be read or about to be written. No torch.
 """

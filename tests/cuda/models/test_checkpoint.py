@@ -1,6 +1,8 @@
 """Weights as transformers loads them from the same folder, and one clear error for each way a folder can be wrong."""
 
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,9 @@ from safetensors.torch import load_file, save_file
 
 from cuda.models.checkpoint import load_weights, stored_dtype
 from cuda.models.folder import read_spec
-from cuda.models.spec import UnsupportedModel
-from cuda.models.weights import LinearWeight, ModelWeights
+from cuda.models.shard import Shard, split
+from cuda.models.spec import ModelSpec, UnsupportedModel
+from cuda.models.weights import LayerWeights, LinearWeight, ModelWeights
 from tests.cuda.models.tiny import VARIANTS, Variant, reference_model, tiny_model
 
 Tensors = dict[str, torch.Tensor]
@@ -86,6 +89,85 @@ def test_loaded_weights_do_not_depend_on_the_file(tmp_path: Path) -> None:
     size = (folder / "model.safetensors").stat().st_size
     (folder / "model.safetensors").write_bytes(bytes(size))
     assert_same(weights, before)
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+@pytest.mark.parametrize("variant", ["llama_bias", "qwen2_untied", "qwen3"])
+def test_the_shards_of_all_ranks_are_the_model(variant: Variant, world_size: int, tmp_path: Path) -> None:
+    folder = tiny_model(tmp_path, variant, head_dim=32, sharded=True)
+    spec = read_spec(folder)
+    whole = loaded(folder)
+    fractions: list[float] = []
+    for shard in split(spec, world_size):
+        part = load_weights(folder, spec, torch.float32, fractions.append, shard=shard)
+        tokens = list(shard.vocabulary)
+        assert torch.equal(part.embedding, whole.embedding[tokens])
+        assert torch.equal(part.lm_head.weight, whole.lm_head.weight[tokens])
+        assert (part.lm_head.weight is part.embedding) == spec.tie_word_embeddings
+        assert torch.equal(part.final_norm, whole.final_norm)
+        for own, layer in zip(part.layers, whole.layers, strict=True):
+            assert_shard(own, layer, spec, shard)
+        assert fractions[-1] == 1.0
+
+
+def assert_shard(own: LayerWeights, whole: LayerWeights, spec: ModelSpec, shard: Shard) -> None:
+    """Pick the shard's rows and columns out of the whole layer one by one."""
+    dim, features = spec.head_dim, spec.intermediate_size
+    queries = [head * dim + i for head in shard.heads for i in range(dim)]
+    keys = [(spec.num_heads + head) * dim + i for head in shard.kv_heads for i in range(dim)]
+    values = [row + spec.num_kv_heads * dim for row in keys]
+    both = [half * features + feature for half in range(2) for feature in shard.features]
+    assert_rows(own.qkv, whole.qkv, [*queries, *keys, *values])
+    assert_rows(own.gate_up, whole.gate_up, both)
+    for ours, theirs, columns in ((own.o, whole.o, queries), (own.down, whole.down, list(shard.features))):
+        assert torch.equal(ours.weight, theirs.weight[:, columns])
+        assert (ours.bias is not None) == (theirs.bias is not None and shard.rank == 0)
+        if ours.bias is not None and theirs.bias is not None:
+            assert torch.equal(ours.bias, theirs.bias)
+    for norm in ("input_norm", "post_attention_norm", "q_norm", "k_norm"):
+        ours_norm, theirs_norm = getattr(own, norm), getattr(whole, norm)
+        assert theirs_norm is None or torch.equal(ours_norm, theirs_norm)
+
+
+def assert_rows(own: LinearWeight, whole: LinearWeight, rows: list[int]) -> None:
+    assert torch.equal(own.weight, whole.weight[rows])
+    assert (own.bias is None) == (whole.bias is None)
+    if own.bias is not None and whole.bias is not None:
+        assert torch.equal(own.bias, whole.bias[rows])
+
+
+MEASURE = """
+import sys, torch
+from pathlib import Path
+from cuda.models.checkpoint import load_weights
+from cuda.models.folder import read_spec
+from cuda.models.shard import split
+
+def peak():
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) << 10
+
+folder = Path(sys.argv[1])
+spec = read_spec(folder)
+torch.zeros(8).bfloat16().float()
+before = peak()
+load_weights(folder, spec, torch.float32, lambda _done: None, shard=split(spec, 4)[int(sys.argv[2])])
+print(peak() - before)
+"""
+
+
+def test_a_ranks_peak_memory_is_its_shard_and_a_window_of_the_file(tmp_path: Path) -> None:
+    folder = tiny_model(
+        tmp_path, "llama_untied", vocab_size=16384, hidden_size=1024, intermediate_size=8192, num_hidden_layers=2,
+        num_attention_heads=16, num_key_value_heads=8, head_dim=64,
+    )  # fmt: skip
+    size = (folder / "model.safetensors").stat().st_size
+    window, slack = 64 << 20, 16 << 20
+    assert size / 4 + window + slack < 0.55 * size
+    for rank in (0, 3):
+        command = [sys.executable, "-c", MEASURE, str(folder), str(rank)]
+        measured = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        assert size / 4 < measured < size / 4 + window + slack
 
 
 def drop(name: str) -> Callable[[Tensors], Tensors]:
