@@ -1,0 +1,34 @@
+"""The seam between the ranks of a group: memory that one rank owns and all ranks address.
+
+Implementation: `cuda.collectives.shared_memory.SharedMemory`. Who holds what when:
+
+    own memory    made by the constructor, zeroed; gone after `close`
+    handles       made by `export`; good until its owner calls `seal`, or `close`
+    peers' memory mapped by `open_peers`; stays valid after the peer's `close`, or death, until the own `close`
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class PeerMemory(Protocol):
+    """One rank's end. Nothing here waits: that all have opened, and that all are done, ranks tell each other."""
+
+    @property
+    def address(self) -> int:
+        """Where the own memory begins; at least 64-byte aligned."""
+
+    def export(self) -> bytes:
+        """The handle under which another process opens this memory."""
+
+    def open_peers(self, handles: Sequence[bytes]) -> tuple[int, ...]:
+        """Map the memory of all ranks, given in rank order, once; where each begins here, the own one included.
+
+        PeerMemoryFailed if a handle is not of that rank, or its memory cannot be opened or is of another size.
+        """
+
+    def seal(self) -> None:
+        """All peers have opened: from now on nobody else can, and nothing is left behind should this process die."""
+
+    def close(self) -> None:
+        """Let go of the peers' memory, then of the own; nothing may use either any more. May be called twice."""
