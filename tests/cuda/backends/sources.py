@@ -1,13 +1,16 @@
 """Small kernels with properties that are known beforehand."""
 
-EVERY_PARAMETER = """
-struct Several { float* pointers[8]; int count; };
-extern "C" __global__ void every_parameter(float* out, const unsigned* in, int i, unsigned u, float f, long long l,
-                                           unsigned long long m, bool b, Several several, double d) {
-    if (b) out[0] = in[i] + u + f + l + m + several.pointers[3][several.count] + d;
+EVERY_SCALAR = """
+extern "C" __global__ void every_scalar(float* out, const unsigned* in, int i, unsigned u, float f, long long l,
+                                        unsigned long long m, bool b, double d) {
+    if (b) out[0] = in[i] + u + f + l + m + d;
 }
 """
-EVERY_PARAMETERS_TYPES = "i8 i8 i4 i4 f4 i8 i8 i1 s72 f8".split()
+EVERY_SCALARS_TYPES = "i8 i8 i4 i4 f4 i8 i8 i1 f8".split()
+STRUCTURE = """
+struct Several { float* pointers[8]; int count; };
+extern "C" __global__ void structure(int i, Several several, float f) { several.pointers[i][several.count] = f; }
+"""
 TEMPLATE = """
 template <class T> __global__ void __launch_bounds__(64, 2) scale(T* x, T factor) {
     __shared__ T kept[64];
