@@ -12,9 +12,9 @@ from cuda.emulator.errors import SourceError
 
 _COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 _ASM = re.compile(r"\b(?:asm|__asm__|__asm)\b")
-_KERNEL = re.compile(
-    r'extern\s+"C"\s+__global__\s+(?:void\s+)?(?:__launch_bounds__\s*\([^)]*\)\s*)?(?:void\s+)?(\w+)\s*\('
-)
+_EXTERN_C = re.compile(r'extern\s+"C"\s*(?=\{|__global__)')
+_KERNEL = re.compile(r"\b__global__\s+(?:void\s+)?(?:__launch_bounds__\s*\([^{;]*?\)\s*)?(?:void\s+)?(\w+)\s*\(")
+_LAUNCH_BOUNDS = re.compile(r"\b__launch_bounds__\s*(?=\()")
 _DYNAMIC_SHARED = re.compile(
     r"extern\s+__shared__\s+((?:(?:__align__|alignas)\s*\(\s*\w+\s*\)\s*)?)([\w:][\w:<>,\s]*?)\s+(\w+)\s*\[\s*\]\s*;"
 )
@@ -40,11 +40,12 @@ def translate(code: str, file: str, name_expressions: tuple[str, ...]) -> Transl
     Raises:
         SourceError: It contains inline assembly, which belongs in `ptx.cuh`.
     """
-    bare = _without_comments_and_strings(code)
+    bare = _blanked(code)
     if found := _ASM.search(bare):
         raise SourceError(f"{file}:{bare.count(chr(10), 0, found.start()) + 1}: inline assembly belongs in ptx.cuh")
-    names = list(dict.fromkeys([*_KERNEL.findall(_without_comments(code)), *name_expressions]))
-    body = _DYNAMIC_SHARED.sub(r"\2* \3 = reinterpret_cast<\2*>(::emulator::dynamic_shared());", code)
+    names = list(dict.fromkeys([*_extern_c_kernels(code, bare), *name_expressions]))
+    bounded = _with_launch_bounds_checked(code, bare)
+    body = _DYNAMIC_SHARED.sub(r"\2* \3 = reinterpret_cast<\2*>(::emulator::dynamic_shared());", bounded)
     entries = "\n".join(f"EMULATOR_ENTRY({number}, &{name})" for number, name in enumerate(names))
     text = f'#line 1 "{file}"\n{body}\n#line 1 "entries"\n#include "emulator_entry.h"\n{entries}\n'
     return Translation(text, {name: number for number, name in enumerate(names)})
@@ -63,11 +64,43 @@ def included_files(code: str, folders: tuple[Path, ...]) -> list[Path]:
     return found
 
 
-def _without_comments_and_strings(code: str) -> str:
-    return _COMMENT_OR_STRING.sub(lambda match: "\n" * match.group().count("\n"), code)
+def _blanked(code: str) -> str:
+    """The code with spaces for comments and what stands in quotes, every other character where it was."""
+    return _COMMENT_OR_STRING.sub(lambda match: re.sub(r'[^\n"]', " ", match.group()), code)
 
 
-def _without_comments(code: str) -> str:
-    return _COMMENT_OR_STRING.sub(
-        lambda match: match.group() if match.group().startswith('"') else "\n" * match.group().count("\n"), code
-    )
+def _extern_c_kernels(code: str, bare: str) -> list[str]:
+    """Those declared one by one, and those in `extern "C" { ... }`."""
+    names: list[str] = []
+    for linkage in _EXTERN_C.finditer(code):
+        if bare.startswith("extern", linkage.start()):
+            is_block = code[linkage.end()] == "{"
+            end = _end_of_group(bare, linkage.end()) if is_block else len(bare)
+            found = _KERNEL.findall(bare[linkage.end() : end])
+            names += found if is_block else found[:1]
+    return names
+
+
+def _with_launch_bounds_checked(code: str, bare: str) -> str:
+    """With a check of the block's size, which CUDA makes at the launch, at the start of every kernel that bounds it."""
+    for bounds in reversed(list(_LAUNCH_BOUNDS.finditer(bare))):
+        end = _end_of_group(bare, bounds.end())
+        parameters = bare.index("(", end)
+        body = _end_of_group(bare, parameters)
+        if bare[body:].lstrip().startswith("{"):
+            brace = bare.index("{", body) + 1
+            check = f" ::emulator::check_launch_bounds{code[bounds.end() : end]};"
+            code = code[:brace] + check + code[brace:]
+    return code
+
+
+def _end_of_group(bare: str, start: int) -> int:
+    """Behind the bracket that closes the one at `start`."""
+    opening = bare[start]
+    closing = {"(": ")", "{": "}"}[opening]
+    depth = 0
+    for match in re.compile(rf"[{opening}{closing}]").finditer(bare, start):
+        depth += 1 if match.group() == opening else -1
+        if depth == 0:
+            return match.end()
+    raise SourceError(f"a {opening} that nothing closes")

@@ -12,7 +12,7 @@ from typing import Self
 
 from cuda.emulator.library import load_runtime
 
-Work = Callable[[int], None]
+Work = Callable[[int], object]
 """A launch, or any closure of the host's: takes its ticket in the stream's order."""
 
 MAX_QUEUED = 8192
@@ -81,7 +81,7 @@ class Stream:
         ticket = load_runtime().emulator_submit(self._number)
         self._queue(lambda: work(ticket))
 
-    def _queue(self, work: Callable[[], None]) -> Future[None]:
+    def _queue(self, work: Callable[[], object]) -> Future[None]:
         before = self._last
 
         def run() -> None:

@@ -100,6 +100,16 @@ __device__ __forceinline__ void barrier_arrive(unsigned id, unsigned threads) {
     asm volatile("barrier.arrive %0, %1;" :: "r"(id), "r"(threads) : "memory");
 }
 
+// Nanoseconds of a clock that the whole device shares; it moves in steps of about a microsecond. For deadlines.
+__device__ __forceinline__ unsigned long long global_timer_ns() {
+    unsigned long long now;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now) :: "memory");
+    return now;
+}
+// Ends the launch with an error, and the process's use of the device. What the host shall still read was stored before a
+// __threadfence_system().
+__device__ __forceinline__ void trap() { asm volatile("trap;"); }
+
 }  // namespace ptx
 
 #endif

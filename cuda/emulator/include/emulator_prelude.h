@@ -26,6 +26,16 @@ constexpr int warpSize = 32;
     emulator::fail("trap", "__trap", site);
 }
 
+namespace emulator {
+
+// The loader puts this first in every kernel with `__launch_bounds__`: CUDA refuses such a launch.
+inline void check_launch_bounds(unsigned max_threads, int = 0, int = 0) {
+    if (current->block_dim.x * current->block_dim.y * current->block_dim.z > max_threads)
+        fail("launch-bounds", "the block has more threads than __launch_bounds__ allows", {nullptr, 0});
+}
+
+}  // namespace emulator
+
 #include "emulator_atomics.h"
 #include "emulator_math.h"
 #include "emulator_vectors.h"

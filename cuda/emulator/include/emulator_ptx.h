@@ -162,4 +162,7 @@ inline void barrier_arrive(unsigned id, unsigned threads, Site site = here()) {
     emulator::block_barrier(id, threads, false, "barrier_arrive", site);
 }
 
+inline unsigned long long global_timer_ns() { return emulator::nanoseconds(); }
+[[noreturn]] inline void trap(Site site = here()) { emulator::fail("trap", "ptx::trap", site); }
+
 }  // namespace ptx

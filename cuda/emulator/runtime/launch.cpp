@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "block.h"
+#include "ledger.h"
 #include "memory.h"
 #include "random.h"
 #include "shared_segment.h"
@@ -28,6 +29,13 @@ std::vector<std::uint32_t> shuffled(std::uint32_t count, Random random) {
     std::iota(order.begin(), order.end(), 0u);
     for (std::uint32_t i = count; i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
     return order;
+}
+
+// In this process, and in those that share memory with it.
+std::uint64_t all_failures() {
+    std::uint64_t count = num_failures.load(std::memory_order_relaxed);
+    for (const auto& ledger : Ledger::all()) count += ledger->failures();
+    return count;
 }
 
 // The bytes behind an array are not watched; one look at them when all is done shows whether somebody wrote there.
@@ -52,7 +60,7 @@ void note_progress() { num_steps.fetch_add(1, std::memory_order_relaxed); }
 std::uint64_t progress() { return num_steps.load(std::memory_order_relaxed); }
 
 Launch::Launch(const LaunchRequest& request, ErrorReport& report)
-    : request_(request), report_(report), failures_before_(num_failures.load()),
+    : request_(request), report_(report), failures_before_(all_failures()),
       number_(request.ticket != 0 ? request.ticket : submit_synchronous()), ticket_(ticket_of(number_)) {}
 
 Launch::~Launch() {
@@ -62,10 +70,11 @@ Launch::~Launch() {
 ErrorReport* Launch::claim_report() {
     if (failed_.exchange(true)) return nullptr;
     ++num_failures;
+    for (const auto& ledger : Ledger::all()) ledger->note_failure();
     return &report_;
 }
 
-bool Launch::must_abort() const { return failed() || num_failures.load(std::memory_order_relaxed) != failures_before_; }
+bool Launch::must_abort() const { return failed() || all_failures() != failures_before_; }
 
 void run(Launch& launch) {
     Index3 grid = launch.grid();

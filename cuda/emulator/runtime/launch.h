@@ -54,7 +54,7 @@ class Launch {
     // The first caller gets the report to fill; later failures are consequences.
     ErrorReport* claim_report();
     bool failed() const { return failed_.load(std::memory_order_relaxed); }
-    // True once this launch, or one on another device since this one began, has failed.
+    // True once this launch has failed, or since it began one on another device, or in a process that shares memory.
     bool must_abort() const;
 
     const Ticket& ticket() const { return ticket_; }

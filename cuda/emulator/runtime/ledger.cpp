@@ -31,6 +31,7 @@ struct Ledger::Participant {
 
 struct Ledger::Header {
     std::atomic<std::uint32_t> holder;  // the process that holds the lock
+    std::atomic<std::uint32_t> failures;
     std::uint64_t position;             // where the next record goes
     Participant participants[max_participants];
 };
@@ -168,6 +169,9 @@ void Ledger::host_waited(const StreamClock& host) {
     for (std::uint32_t stream = 0; stream < host.size() && stream < max_streams; ++stream)
         own.host[stream].store(host[stream], std::memory_order_release);
 }
+
+std::uint32_t Ledger::failures() const { return header_->failures.load(std::memory_order_relaxed); }
+void Ledger::note_failure() { ++header_->failures; }
 
 std::optional<BlockRun> Ledger::run_of(unsigned slot, std::uint32_t actor) const {
     const Participant& other = header_->participants[slot - 1];

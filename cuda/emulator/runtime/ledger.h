@@ -37,6 +37,10 @@ class Ledger {
     void add_run(const BlockRun& run);
     void host_waited(const StreamClock& host);
 
+    // How many launches of any of the processes have failed.
+    std::uint32_t failures() const;
+    void note_failure();
+
     // The block that an actor of the process in `slot` belongs to; nothing if it is too old to be remembered.
     std::optional<BlockRun> run_of(unsigned slot, std::uint32_t actor) const;
     bool has_host_waited(unsigned slot, const BlockRun& run) const;

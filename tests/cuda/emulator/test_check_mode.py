@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from cuda.emulator import DeviceArray, KernelError, RawModule, Settings, Stream
+from cuda.emulator import DeviceArray, KernelError, RawModule, Settings, Stream, mark_initialised
 from tests.cuda.emulator.launching import failure, floats, line_of, run
 from tests.cuda.emulator.test_execution import REVERSE
 
@@ -74,6 +74,24 @@ def test_what_an_unwatched_kernel_wrote_counts_as_written() -> None:
     x = DeviceArray.empty(32, np.float32)
     RawModule(code=body).get_function("k")((1,), (32,), (x, np.int32(1)))
     RawModule(code=body, settings=CHECK).get_function("k")((1,), (32,), (x, np.int32(0)))
+
+
+def test_what_the_host_wrote_into_a_part_counts_as_written() -> None:
+    kernel = RawModule(
+        code='extern "C" __global__ void k(float* x, int i) { if (x[i] > 0.0f) x[i] = 0.0f; }', settings=CHECK
+    )
+    x = DeviceArray.empty(32, np.float32)
+    for first, last in ((4, 8), (16, 20), (6, 12)):
+        mark_initialised(x.pointer + 4 * first, 4 * (last - first))
+    for index in range(32):
+        args = (x, np.int32(index))
+        if 4 <= index < 12 or 16 <= index < 20:
+            kernel.get_function("k")((1,), (1,), args)
+        else:
+            with pytest.raises(KernelError, match="uninitialised"):
+                kernel.get_function("k")((1,), (1,), args)
+    mark_initialised(x.pointer, x.nbytes)
+    kernel.get_function("k")((1,), (1,), (x, np.int32(0)))
 
 
 def test_adopted_host_memory_is_watched() -> None:

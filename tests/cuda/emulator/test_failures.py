@@ -1,10 +1,12 @@
 import threading
+import time
 
 import numpy as np
 import pytest
 
-from cuda.emulator import DeviceArray, KernelError, RawModule, Settings
+from cuda.emulator import DeviceArray, KernelError, RawModule, Settings, Stream
 from tests.cuda.emulator.launching import failure, floats, line_of, run
+from tests.cuda.emulator.subjects import PTX
 
 
 def test_an_access_behind_an_array_names_block_thread_and_line() -> None:
@@ -26,6 +28,16 @@ def test_a_write_just_behind_an_odd_array_is_found() -> None:
     assert error.kind == "out-of-bounds"
 
 
+def test_a_write_behind_an_array_known_by_its_address_alone_is_found() -> None:
+    kernel = RawModule(code='extern "C" __global__ void k(float* x) { x[4] = 1.0f; }').get_function("k")
+    x = DeviceArray.from_numpy(floats(5))
+    with Stream() as stream:
+        kernel((1,), (1,), (np.uint64(x.pointer + 4),), stream=stream)
+        with pytest.raises(KernelError, match="behind the end of the array that argument 0 points into") as caught:
+            stream.synchronize()
+    assert caught.value.kind == "out-of-bounds"
+
+
 def test_an_access_behind_dynamic_shared_memory_faults() -> None:
     body = """
     extern "C" __global__ void k(float* x) {
@@ -45,6 +57,71 @@ def test_division_by_zero_is_an_error_and_the_emulator_lives_on() -> None:
 def test_a_trap_names_its_line() -> None:
     error = failure('extern "C" __global__ void k(int* x) {\n if (x[0] == 0) __trap();\n}', [np.zeros(1, np.int32)])
     assert (error.kind, str(error.where)) == ("trap", "kernel.cu:2")
+
+
+def test_a_deadline_ends_a_spin_with_a_trap(seed: int) -> None:
+    body = (
+        PTX
+        + """
+    extern "C" __global__ void k(unsigned* flag, unsigned* error) {
+        unsigned long long deadline = ptx::global_timer_ns() + 2000000ull;
+        while (ptx::load_acquire_system(flag) == 0u)
+            if (ptx::global_timer_ns() > deadline) {
+                atomicExch_system(error, 7u);
+                __threadfence_system();
+                ptx::trap();  // HERE
+            }
+    }"""
+    )
+    flag, error = (DeviceArray.from_numpy(np.zeros(1, np.uint32)) for _ in range(2))
+    with pytest.raises(KernelError) as caught:
+        RawModule(code=body, settings=Settings(seed=seed)).get_function("k")((1,), (1,), (flag, error))
+    assert (caught.value.kind, str(caught.value.where)) == ("trap", f"kernel.cu:{line_of(body, 'HERE')}")
+    assert error.numpy() == 7
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        'extern "C" __global__ void __launch_bounds__(64, 2) k',
+        "template <int n> __global__ void __launch_bounds__(n * (2 - 1)) k",
+    ],
+)
+def test_more_threads_than_a_kernels_bound_are_refused(declared: str) -> None:
+    body = f"{declared}(int* x) {{ x[threadIdx.x] = 1; }}"
+    name = "k<64>" if "template" in declared else "k"
+    kernel = RawModule(code=body, name_expressions=(name,) * ("template" in declared)).get_function(name)
+    x = DeviceArray.from_numpy(np.zeros(65, np.int32))
+    kernel((1,), (64,), (x,))
+    with pytest.raises(KernelError, match="launch-bounds"):
+        kernel((1,), (65,), (x,))
+
+
+def test_a_cooperative_launch_must_fit_the_device() -> None:
+    code = 'extern "C" __global__ void k(int* x) { x[blockIdx.x] = 1; }'
+    settings = Settings(max_cooperative_blocks=6)
+    kernel = RawModule(code=code, enable_cooperative_groups=True, settings=settings).get_function("k")
+    x = DeviceArray.from_numpy(np.zeros(7, np.int32))
+    kernel((2, 3), (1,), (x,))
+    with pytest.raises(ValueError, match="a cooperative launch of 7 blocks; at most 6 run at once"):
+        kernel((7,), (1,), (x,))
+
+
+def test_the_watchdog_waits_while_another_stream_gets_on() -> None:
+    spin = RawModule(
+        code='extern "C" __global__ void k(int* x) { while (atomicAdd(x, 0) == 0) {} }',
+        settings=Settings(watchdog_s=0.1),
+    )
+    work = RawModule(code='extern "C" __global__ void k(int* x) { atomicAdd(x + 1, 1); }')
+    x = DeviceArray.from_numpy(np.zeros(2, np.int32))
+    with Stream() as first, Stream() as second:
+        spin.get_function("k")((1,), (32,), (x,), stream=first)
+        started = time.monotonic()
+        while time.monotonic() < started + 0.3:
+            work.get_function("k")((1,), (1,), (x,), stream=second)
+            second.synchronize()
+        x.set(np.ones(2, np.int32))
+        first.synchronize()
 
 
 def test_a_barrier_that_some_threads_skip_says_who_waits_where(seed: int) -> None:

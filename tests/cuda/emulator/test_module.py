@@ -1,10 +1,14 @@
+import gc
+import threading
+import weakref
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from cuda.emulator import DeviceArray, RawModule, Settings, SourceError, Stream, ToolchainError
+from cuda.emulator import DeviceArray, KernelError, RawModule, Settings, SourceError, Stream, ToolchainError
 from cuda.emulator.build import build_module, cache_folder
+from cuda.emulator.stream import MAX_QUEUED
 from cuda.emulator.toolchain import find_toolchain
 
 SCALE = """
@@ -32,6 +36,24 @@ def test_an_extern_c_kernel_is_found_by_its_name() -> None:
     out = DeviceArray.empty(16, np.float32)
     scale_module().get_function("fill")((1,), (16,), (out, np.float32(2.5)))
     assert np.array_equal(out.numpy(), np.full(16, 2.5, np.float32))
+
+
+def test_kernels_in_an_extern_c_block_are_found_by_their_names() -> None:
+    code = """
+    // extern "C" __global__ void commented(int* x) {}
+    extern "C" {
+    __global__ void first(int* x) { if (true) { x[0] = 1; } }
+    __global__ void __launch_bounds__(32) second(int* x) { x[1] = 2; }
+    }
+    template <int n> __global__ void outside(int* x) {}
+    """
+    module = RawModule(code=code)
+    x = DeviceArray.from_numpy(np.zeros(2, np.int32))
+    for name in ("first", "second"):
+        module.get_function(name)((1,), (1,), (x,))
+    assert x.numpy().tolist() == [1, 2]
+    with pytest.raises(KeyError, match=r"there are \['first', 'second'\]"):
+        module.get_function("commented")
 
 
 def test_an_unknown_kernel_is_refused_with_the_names_there_are() -> None:
@@ -119,6 +141,66 @@ def test_streams_keep_order_and_raise_at_synchronize() -> None:
         with pytest.raises(RuntimeError, match="arithmetic"):
             stream.synchronize()
         assert x.numpy() == 3
+
+
+def test_an_event_is_done_when_the_stream_has_come_there_and_raises_what_failed() -> None:
+    code = 'extern "C" __global__ void k(int* x) { *x = 7 / *x; }'
+    kernel = RawModule(code=code).get_function("k")
+    x = DeviceArray.from_numpy(np.ones(1, np.int32))
+    may_go = threading.Event()
+    with Stream() as stream, Stream() as other:
+        stream.submit(lambda _: may_go.wait())
+        kernel((1,), (1,), (x,), stream=stream)
+        good = stream.record()
+        assert not good.is_done()
+        may_go.set()
+        good.wait()
+        assert good.is_done()
+        x.set(np.zeros(1, np.int32))
+        kernel((1,), (1,), (x,), stream=stream)
+        bad = stream.record()
+        with pytest.raises(KernelError, match="arithmetic"):
+            bad.wait()
+        with pytest.raises(KernelError, match="arithmetic"):
+            bad.is_done()
+        assert good.is_done()
+        other.wait_event(bad)
+        for waiting in (other, stream):
+            with pytest.raises(KernelError, match="arithmetic"):
+                waiting.synchronize()
+            waiting.synchronize()  # raised once
+
+
+def test_a_stream_keeps_nothing_of_work_that_is_done() -> None:
+    with Stream() as stream:
+        argument = DeviceArray.from_numpy(np.zeros(1, np.int32))
+        is_alive = weakref.ref(argument)
+        RawModule(code='extern "C" __global__ void k(int* x) { *x = 1; }').get_function("k")(
+            (1,), (1,), (argument,), stream=stream
+        )
+        del argument
+        for _ in range(2):
+            stream.submit(lambda _: None)
+            stream.record().wait()
+        gc.collect()
+        assert is_alive() is None
+
+
+def test_who_queues_more_than_a_stream_holds_waits() -> None:
+    may_go = threading.Event()
+    with Stream() as stream:
+        stream.submit(lambda _: may_go.wait())
+
+        def fill() -> None:
+            for _ in range(MAX_QUEUED + 1):
+                stream.submit(lambda _: None)
+
+        queuer = threading.Thread(target=fill)
+        queuer.start()
+        queuer.join(0.05)
+        assert queuer.is_alive()
+        may_go.set()
+        queuer.join()
 
 
 def test_a_graph_replays_its_launches_on_the_memory_they_were_recorded_with() -> None:

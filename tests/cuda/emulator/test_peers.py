@@ -1,6 +1,8 @@
 import multiprocessing
 import os
+from dataclasses import dataclass
 from multiprocessing.queues import Queue
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -100,30 +102,116 @@ def test_a_peer_that_never_comes_is_named_by_the_watchdog() -> None:
     assert caught.value.kind == "watchdog"
 
 
-def rank_process(rank: int, mode: Mode, names: tuple[str, str], results: "Queue[tuple[int, bool]]") -> None:
+# The reader is not told by a flag of its own, but by one that a later launch of the writer's stream released.
+WRITE = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] = threadIdx.x; }'
+SIGNAL = PTX + 'extern "C" __global__ void k(unsigned* flag) { ptx::store_release_system(flag, 1u); }'
+READ = (
+    PTX
+    + """
+extern "C" __global__ void k(unsigned* flag, const float* x, float* out) {
+    if (threadIdx.x == 0) { while (ptx::load_acquire_system(flag) == 0u) {} }
+    __syncthreads();  // SEEN
+    out[threadIdx.x] = x[threadIdx.x];
+}"""
+)
+
+
+def test_a_flag_tells_of_the_launches_before_its_own(seed: int) -> None:
+    x, out = DeviceArray.empty(WIDTH, np.float32), DeviceArray.empty(WIDTH, np.float32)
+    flag = DeviceArray.from_numpy(np.zeros(1, np.uint32))
+    kernels = [
+        RawModule(code=code, settings=Settings("check", seed, device=device)).get_function("k")
+        for code, device in ((WRITE, 0), (SIGNAL, 0), (READ, 1))
+    ]
+    with Stream("device 0") as first, Stream("device 1") as second:
+        kernels[2]((1,), (WIDTH,), (flag, x, out), stream=second)
+        kernels[0]((1,), (WIDTH,), (x,), stream=first)
+        kernels[1]((1,), (1,), (flag,), stream=first)
+        second.synchronize()
+    assert np.array_equal(out.numpy(), np.arange(WIDTH))
+
+
+def test_a_launch_after_the_flags_is_not_told_of(seed: int) -> None:
+    x, out = DeviceArray.empty(WIDTH, np.float32), DeviceArray.empty(WIDTH, np.float32)
+    flag = DeviceArray.from_numpy(np.zeros(1, np.uint32))
+    kernels = [
+        RawModule(code=code, settings=Settings("check", seed, device=device)).get_function("k")
+        for code, device in ((WRITE, 0), (SIGNAL, 0), (READ, 1))
+    ]
+    with Stream("device 0") as first, Stream("device 1") as second:
+        kernels[1]((1,), (1,), (flag,), stream=first)
+        kernels[0]((1,), (WIDTH,), (x,), stream=first)
+        first.record().reached.result()  # the writer has ended, but nobody was told
+        kernels[2]((1,), (WIDTH,), (flag, x, out), stream=second)
+        with pytest.raises(KernelError, match=r"race: read of .* of another launch"):
+            second.synchronize()
+
+
+@dataclass(frozen=True)
+class Rank:
+    """What a process needs to play one device: picklable."""
+
+    number: int
+    source: str
+    mode: Mode
+    seed: int
+    names: tuple[str, str]
+
+
+def play(rank: Rank, results: "Queue[str]") -> None:
     """One device in a process of its own; its peer's memory is mapped at another address."""
-    slab = [DeviceArray.shared(name, (2 * WIDTH + 1,), np.float32, create=False) for name in names]
-    mine = DeviceArray.from_numpy(np.arange(WIDTH, dtype=np.float32) * (rank + 1))
+    slab = [DeviceArray.shared(name, (2 * WIDTH + 1,), np.float32, create=False) for name in rank.names]
+    mine = DeviceArray.from_numpy(np.arange(WIDTH, dtype=np.float32) * (rank.number + 1))
     out = DeviceArray.empty((NUM_ROUNDS, WIDTH), np.float32)
-    flag = [np.uint64(array.pointer + 8 * WIDTH) for array in slab]
-    args = (mine, slab[rank], slab[1 - rank], flag[rank], flag[1 - rank], out, np.uint32(1), np.int32(NUM_ROUNDS))
-    RawModule(code=EXCHANGE, settings=Settings(mode=mode, seed=rank)).get_function("k")((1,), (WIDTH,), args)
-    results.put((rank, bool(np.array_equal(out.numpy(), SUMS))))
+    own, peer = slab[rank.number], slab[1 - rank.number]
+    flags = [np.uint64(array.pointer + 8 * WIDTH) for array in (own, peer)]
+    settings = Settings(mode=rank.mode, seed=rank.seed + rank.number, device=rank.number, watchdog_s=5.0)
+    kernel = RawModule(code=rank.source, settings=settings).get_function("k")
+    try:
+        kernel((1,), (WIDTH,), (mine, own, peer, *flags, out, np.uint32(1), np.int32(NUM_ROUNDS)))
+    except KernelError as error:
+        results.put(str(error))
+    else:
+        results.put("right" if np.array_equal(out.numpy(), SUMS) else "wrong numbers")
 
 
-@pytest.mark.parametrize("mode", ["fast", "check"])
-def test_two_devices_exchange_as_processes(mode: Mode) -> None:
-    RawModule(code=EXCHANGE, settings=Settings(mode=mode))  # compiled once, here
-    names = (f"/tokenstage-test-{os.getpid()}-0", f"/tokenstage-test-{os.getpid()}-1")
+def exchange_as_processes(source: str, mode: Mode, seed: int) -> list[str]:
+    """What each of two processes says of the exchange: `right`, `wrong numbers` or its error."""
+    RawModule(code=source, settings=Settings(mode=mode))  # compiled once, here
+    prefix = f"/tokenstage-test-{os.getpid()}"
+    names = (f"{prefix}-0", f"{prefix}-1")
     slabs = [DeviceArray.shared(name, (2 * WIDTH + 1,), np.float32, create=True) for name in names]
     context = multiprocessing.get_context("spawn")
-    results: Queue[tuple[int, bool]] = context.Queue()
-    ranks = [context.Process(target=rank_process, args=(rank, mode, names, results)) for rank in range(2)]
+    results: Queue[str] = context.Queue()
+    ranks = [context.Process(target=play, args=(Rank(n, source, mode, seed, names), results)) for n in range(2)]
     for process in ranks:
         process.start()
-    done = {results.get(timeout=60), results.get(timeout=60)}
+    said = [results.get(timeout=60) for _ in ranks]
     for process in ranks:
         process.join()
     for slab in slabs:
         slab.free()
-    assert done == {(0, True), (1, True)}
+    return said
+
+
+@pytest.mark.parametrize(("mode", "seed"), [("fast", 0), ("check", 0), ("check", 3), ("check", 4)])
+def test_two_devices_exchange_as_processes(mode: Mode, seed: int) -> None:
+    assert exchange_as_processes(EXCHANGE, mode, seed) == ["right", "right"]
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_bug_planted_between_processes_is_caught(name: str) -> None:
+    old, new = BUGS[name]
+    said = exchange_as_processes(EXCHANGE.replace(old, new), "check", 3)
+    is_race = any("race" in words and "of process" in words for words in said)
+    assert is_race or "wrong numbers" in said
+    assert not any("watchdog" in words for words in said)
+
+
+def test_nothing_shared_is_left_behind() -> None:
+    name = f"/tokenstage-test-{os.getpid()}-left"
+    slab = DeviceArray.shared(name, (8,), np.float32, create=True)
+    made = {path.name for path in Path("/dev/shm").glob(f"{name[1:]}*")}  # noqa: S108 - where POSIX shared memory is
+    slab.free()
+    assert made == {name[1:], f"{name[1:]}.ledger"}
+    assert not list(Path("/dev/shm").glob(f"{name[1:]}*"))  # noqa: S108
