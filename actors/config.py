@@ -58,6 +58,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
     max_message_bytes: int
     resume_ttl_s: float
     drain_timeout_s: float
+    peer_timeout_s: float
     loop: Literal["uvloop", "asyncio"]
     log_level: str
     log_format: Literal["console", "json"]
@@ -97,6 +98,7 @@ def resolve(arguments: Sequence[str], environment: Mapping[str, str]) -> Resolve
         "allowed_origins": values["allowed_origin"],
         "resume_ttl_s": values["resume_ttl"],
         "drain_timeout_s": values["drain_timeout"],
+        "peer_timeout_s": values["peer_timeout"],
         "log_format": values["log_format"] or ("console" if sys.stderr.isatty() else "json"),
         "counting_step_s": (values["counting_step_ms"] or 0) / 1000,
     }

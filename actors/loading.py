@@ -8,13 +8,13 @@ from typing import Self
 
 import structlog
 
+from actors import shards
 from actors.config import NodeConfig
 from actors.first_start import KernelCompiler
 from actors.settings import ConfigError
 from cuda.backends.host import available_memory
 from cuda.models.folder import DEMO, prepare_model, read_model_info, read_spec
 from cuda.models.intact import check_files
-from cuda.models.kv import KvLayout
 from cuda.models.spec import ModelSpec, UnsupportedModel
 from protocol.model_info import ModelInfo
 
@@ -35,7 +35,9 @@ def load_model(config: NodeConfig, compiler: KernelCompiler) -> ModelInfo:
             folder = prepare_model(config.model, progress)
         model = read_model_info(folder, _served_name(config), config.max_model_len)
         check_files(folder)
-        _check_pools(config, read_spec(folder))
+        spec = read_spec(folder)
+        shards.show(config, spec)
+        _check_pools(config, spec)
     except UnsupportedModel as error:
         raise ConfigError(f"--model: {error}") from None
     return model
@@ -54,15 +56,15 @@ def _cpu_devices(config: NodeConfig) -> list[str]:
 
 def _check_pools(config: NodeConfig, spec: ModelSpec) -> None:
     """Refuse a pool that was asked for and holds no page, or does not fit into memory beside those of the others."""
-    num_pools = len(_cpu_devices(config))
-    if not num_pools or (config.kv_memory is None and config.num_pages is None):
+    groups = [group for group in config.groups if group.devices[0].startswith("cpu")]
+    if not groups or (config.kv_memory is None and config.num_pages is None):
         return
-    page_bytes = KvLayout.of(spec, config.page_size, 2 if config.dtype == "bfloat16" else 4).page_bytes
+    page_bytes = max(sum(shards.page_bytes(config, spec, group.size)) for group in groups)
     setting = "--num-pages" if config.kv_memory is None else "--kv-memory"
     num_pages = config.num_pages if config.kv_memory is None else config.kv_memory // page_bytes
     if not num_pages:
         raise ConfigError(f"{setting}: {config.kv_memory} bytes hold no page; use {page_bytes} or more")
-    available = available_memory() // num_pools
+    available = available_memory() // len(groups)
     if num_pages * page_bytes > available:
         most = available // page_bytes if config.kv_memory is None else available
         raise ConfigError(

@@ -1,6 +1,7 @@
 """Addresses of a node's actors: one Unix socket each in its run directory, and what their messages have in common."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -47,3 +48,9 @@ def socket_of(run_dir: Path, name: str) -> Path:
 def worker_names(num_workers: int) -> list[str]:
     """Return the names of all workers."""
     return [f"worker:{index}" for index in range(num_workers)]
+
+
+def grouped_worker_names(group_sizes: Sequence[int]) -> list[list[str]]:
+    """Return the names of each group's workers, in rank order: they are numbered through."""
+    names = iter(worker_names(sum(group_sizes)))
+    return [list(islice(names, size)) for size in group_sizes]

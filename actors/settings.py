@@ -48,7 +48,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("ready-file", text, None, "file written once the node is ready: url, pid, actors"),
     Setting("devices", text, None, "comma list of `cuda:N`, `cpu`, `cpu:N`, `emu:N` [all GPUs, else cpu]"),
     Setting("tp", amount("auto", count(1)), None, "tensor-parallel size of a group [auto]"),
-    Setting("topology", text, None, "groups, such as `mixed=cpu:0;mixed=cpu:1`; implies --devices"),
+    Setting("topology", text, None, "groups, such as `mixed=cpu:0,cpu:1;mixed=cpu:2,cpu:3`; implies --devices"),
     Setting(
         "dtype", choice("auto", "bfloat16", "float32"), "auto", "type of weights and KV: bfloat16, float32 or auto"
     ),
@@ -92,6 +92,7 @@ SETTINGS: tuple[Setting, ...] = (
         None,
         "form of the log: console or json [console on a terminal, else json]",
     ),
+    Setting("peer-timeout", seconds, 10.0, "how long a rank of a group waits for another", hidden=True),
     Setting("check", flag, False, "verify this machine and exit", hidden=True),
     Setting("emu-mode", choice("fast", "check"), "fast", "what `emu` devices look for: fast or check", hidden=True),
     Setting("emu-seed", count(0), 0, "chooses the schedules of `emu` devices", hidden=True),

@@ -1,12 +1,12 @@
 """What the node tells each child process about itself: its own configuration made into those of the parts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct
 
 from actors.config import NodeConfig
-from actors.cores import usable_cores
+from actors.cores import core_shares, usable_cores
 from actors.ingress.config import IngressConfig
 from actors.scheduler.config import SchedulerConfig
 from actors.worker.config import WorkerConfig
@@ -34,11 +34,12 @@ class ChildSpec(Struct, frozen=True, tag=True):
 
 
 class SchedulerSpec(ChildSpec, frozen=True):
-    """Be the scheduler of so many workers."""
+    """Be the scheduler of groups of workers."""
 
     config: SchedulerConfig
     model: ModelInfo
-    num_workers: int
+    group_sizes: tuple[int, ...]
+    """Workers are numbered through, group by group, in rank order."""
 
 
 class IngressSpec(ChildSpec, frozen=True):
@@ -71,6 +72,7 @@ def scheduler_config(config: NodeConfig) -> SchedulerConfig:
         chunked_prefill=config.chunked_prefill,
         overlap=config.overlap,
         resume_ttl_s=config.resume_ttl_s,
+        peer_timeout_s=config.peer_timeout_s,
     )
 
 
@@ -92,20 +94,36 @@ def _default_slo(config: NodeConfig) -> Slo | None:
     return Slo(config.default_slo_ttft_ms, config.default_slo_tpot_ms)
 
 
-def worker_configs(config: NodeConfig, model: ModelInfo, num_cores: int | None = None) -> list[WorkerConfig]:
-    """Return each worker's part, in the order of `config.devices`; CPU workers share the cores evenly."""
-    num_threads = max(1, (num_cores or usable_cores()) // len(config.devices))
+def worker_configs(
+    config: NodeConfig,
+    model: ModelInfo,
+    *,
+    kv_memory: Sequence[int | None] | None = None,
+    num_cores: int | None = None,
+) -> list[WorkerConfig]:
+    """Return each worker's part, in the order of `config.devices`; `kv_memory`: of each, if that is not the setting.
+
+    CPU workers share the cores evenly; those of a group of several ranks keep to theirs.
+    """
+    num_workers = len(config.devices)
+    num_threads = max(1, (num_cores or usable_cores()) // num_workers)
+    shares = core_shares(num_workers)
+    places = [(index, rank, group) for index, group in enumerate(config.groups) for rank in range(group.size)]
     return [
         WorkerConfig(
-            index=index,
+            index=worker,
             group=str(index),
-            device=device,
+            rank=rank,
+            world_size=group.size,
+            peer_timeout_s=config.peer_timeout_s,
+            device=group.devices[rank],
+            cores=shares[worker] if group.size > 1 and group.devices[rank].startswith("cpu") else (),
             model_name=model.name,
             folder=model.folder,
             dtype=config.dtype,
             page_size=config.page_size,
             num_pages=config.num_pages,
-            kv_memory=config.kv_memory,
+            kv_memory=config.kv_memory if kv_memory is None else kv_memory[worker],
             max_running=config.max_running,
             max_model_len=model.max_model_len,
             step_tokens=config.step_tokens,
@@ -116,7 +134,7 @@ def worker_configs(config: NodeConfig, model: ModelInfo, num_cores: int | None =
             emu_seed=config.emu_seed,
             counting_step_s=config.counting_step_s,
         )
-        for index, device in enumerate(config.devices)
+        for worker, (index, rank, group) in enumerate(places)
     ]
 
 

@@ -19,6 +19,7 @@ from typing import Any, assert_never
 
 import structlog
 
+from actors import shards
 from actors.config import NodeConfig
 from actors.listening import url_of
 from actors.loading import LoadingDisplay
@@ -38,6 +39,7 @@ from actors.specs import (
     scheduler_config,
     worker_configs,
 )
+from cuda.models.folder import read_spec
 from protocol.messages import Drain, SchedulerFailed, WorkerFailed
 from protocol.model_info import ModelInfo
 
@@ -66,6 +68,8 @@ class Supervision:
     def __init__(self, config: NodeConfig, model: ModelInfo, listener: socket.socket, run_dir: Path) -> None:
         self._config = config
         self._model = model
+        kv_memory = shards.kv_memory(config, read_spec(Path(model.folder)))
+        self._workers = worker_configs(config, model, kv_memory=kv_memory)
         self._listener = listener
         self._run_dir = run_dir
         self._events: asyncio.Queue[Moment | signal.Signals | Death] = asyncio.Queue()
@@ -108,10 +112,10 @@ class Supervision:
         config, model = self._config, self._model
         place = Place(str(self._run_dir), os.getpid(), config.loop, config.log_level, config.log_format)
         start = partial(self._children.start, module=CHILD_MODULE)
-        workers = worker_configs(config, model)
+        workers = self._workers
         for name, worker in zip(worker_names(len(workers)), workers, strict=True):
             await start(name, WorkerSpec(place, worker), environment=environment_of(worker))
-        scheduler = SchedulerSpec(place, scheduler_config(config), model, len(workers))
+        scheduler = SchedulerSpec(place, scheduler_config(config), model, tuple(group.size for group in config.groups))
         await start("scheduler", scheduler, environment=OFFLINE)
         descriptor = self._listener.fileno()
         ingress = IngressSpec(place, ingress_config(config), model, len(workers), descriptor)
@@ -135,8 +139,7 @@ class Supervision:
             partial_file = Path(f"{self._config.ready_file}.{os.getpid()}")
             partial_file.write_text(json.dumps(facts), encoding="utf-8")
             partial_file.replace(self._config.ready_file)  # readers see all of it or nothing
-        devices = ",".join(self._config.devices)
-        sys.stdout.write(f"tokenstage ready on {url} (model {self._model.name}, devices {devices})\n")
+        sys.stdout.write(f"tokenstage ready on {url} (model {self._model.name}, {named_devices(self._config)})\n")
         sys.stdout.flush()
 
     # ---- the end ----------------------------------------------------------------------------------------------------
@@ -176,9 +179,7 @@ class Supervision:
         index = int(death.name.partition(":")[2])
         try:
             async with asyncio.timeout(LAST_WORDS_S), self._ref("scheduler") as scheduler:
-                await scheduler.tell(
-                    WorkerFailed(index, worker_configs(self._config, self._model)[index].epoch, death.reason)
-                )
+                await scheduler.tell(WorkerFailed(index, self._workers[index].epoch, death.reason))
                 while not (isinstance(event := await self._events.get(), Death) and event.name == "scheduler"):
                     pass
         except (ActorStopped, TimeoutError):
@@ -219,3 +220,10 @@ class Supervision:
     def _remove_ready_file(self) -> None:
         if self._config.ready_file is not None:
             Path(self._config.ready_file).unlink(missing_ok=True)
+
+
+def named_devices(config: NodeConfig) -> str:
+    """Return the devices for the ready line, with the size of groups of several ranks."""
+    devices = f"devices {','.join(config.devices)}"
+    sizes = dict.fromkeys(group.size for group in config.groups)
+    return devices if max(sizes) == 1 else f"{devices}, tp {','.join(map(str, sizes))}"

@@ -21,7 +21,7 @@ from typing import Any, TypeVar, assert_never
 import msgspec
 import structlog
 
-from actors.refs import CAPACITIES, dialect_of, ref_to, socket_of, worker_names
+from actors.refs import CAPACITIES, dialect_of, grouped_worker_names, ref_to, socket_of, worker_names
 from actors.runtime.actor import Actor
 from actors.runtime.channel import ChildEnd, Progressed, Ready
 from actors.runtime.child import die_with, leave_signals_to_node, run
@@ -52,6 +52,8 @@ def main() -> None:
     except EOFError:
         sys.exit(1)  # the node has ended already
     die_with(spec.place.node_pid)
+    if isinstance(spec, WorkerSpec) and spec.config.cores:
+        os.sched_setaffinity(0, spec.config.cores)  # before any library has started or counted its threads
     configure_logging(spec.place.log_level, spec.place.log_format, name)
     code = run(_Child(name, spec, channel).live(), spec.place.loop)
     sys.stdout.flush()
@@ -89,8 +91,8 @@ class _Child:
     def _scheduler(self, spec: SchedulerSpec) -> Actor[SchedulerInbox]:
         from actors.scheduler.actor import SchedulerActor  # noqa: PLC0415 - a process imports its own actor only
 
-        workers = [self._ref(name) for name in worker_names(spec.num_workers)]
-        return SchedulerActor(spec.config, spec.model, self._ref("ingress"), workers, self._clock)
+        groups = [[self._ref(name) for name in names] for names in grouped_worker_names(spec.group_sizes)]
+        return SchedulerActor(spec.config, spec.model, self._ref("ingress"), groups, self._clock)
 
     def _ingress(self, spec: IngressSpec) -> Actor[IngressInbox]:
         from actors.ingress.actor import IngressActor  # noqa: PLC0415 - a process imports its own actor only

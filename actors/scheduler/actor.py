@@ -2,7 +2,8 @@
 
 Order of one batch of messages: apply them, send plans (a device must not wait), then tell the ingress. Queues: a worker
 gets at most two plans, so its mailbox is never full; a full ingress makes the scheduler wait, since the ingress always
-drains its mailbox. A worker that fails or is gone ends every live request as `internal` and then this actor.
+drains its mailbox. A worker that fails or is gone, or a group whose ranks disagree or do not all answer, ends every
+live request as `internal` and then this actor. Read `ranks` for what makes several workers one group.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from actors.runtime.metrics import snapshot_of
 from actors.runtime.ref import ActorRef, ActorStopped
 from actors.scheduler.config import SchedulerConfig
 from actors.scheduler.metrics import registry_of
+from actors.scheduler.ranks import Ranks, RanksDisagree
 from actors.scheduler.scheduler import Scheduler
 from protocol.errors import PartFailed
 from protocol.messages import (
@@ -28,6 +30,8 @@ from protocol.messages import (
     GrantCredit,
     Health,
     IngressInbox,
+    MemoryExported,
+    OpenPeers,
     SchedulerInbox,
     StepCompleted,
     StopRequest,
@@ -37,27 +41,32 @@ from protocol.messages import (
     WorkerReady,
 )
 from protocol.model_info import ModelInfo
+from protocol.step import StepResult
 
 TICK_S = 0.25
 """How late a deadline (credit, drain) may be noticed."""
 
 
 class SchedulerActor(Actor[SchedulerInbox]):
-    """Worker i is the only rank of group i."""
+    """Plans for groups of workers. A worker's index counts over all groups, in the order of their ranks."""
 
     def __init__(
         self,
         config: SchedulerConfig,
         model: ModelInfo,
         ingress: ActorRef[IngressInbox],
-        workers: Sequence[ActorRef[WorkerInbox]],
+        groups: Sequence[Sequence[ActorRef[WorkerInbox]]],
         clock: Clock,
     ) -> None:
+        """`groups`: the workers of each, in rank order."""
         self._config = config
         self._ingress = ingress
-        self._workers = workers
+        self._groups = groups
+        self._places = [(index, rank) for index, ranks in enumerate(groups) for rank in range(len(ranks))]
+        """Group and rank of each worker."""
+        self._ranks = [Ranks(index, len(ranks)) for index, ranks in enumerate(groups)]
         self._clock = clock
-        self._scheduler = Scheduler(config, model, len(workers), lambda: secrets.randbelow(2**63))
+        self._scheduler = Scheduler(config, model, len(groups), lambda: secrets.randbelow(2**63))
         self._registry = registry_of(self._scheduler)
         self._acting = asyncio.Lock()  # keeps plans and answers in order between `after_batch` and the ticker
         self._failure: PartFailed | None = None
@@ -86,11 +95,13 @@ class SchedulerActor(Actor[SchedulerInbox]):
             case GrantCredit(request, tokens):
                 scheduler.grant(request, tokens)
             case StepCompleted(worker, result):
-                scheduler.complete(worker, result, now)
+                self._complete(worker, result, now)
+            case MemoryExported(worker):
+                await self._export(worker, message)
             case WorkerReady():
-                scheduler.add_group(message.worker, message.epoch, message.num_pages, message.page_size)
+                self._load(message)
             case WorkerFailed(worker, _, reason):
-                self._fail(f"worker {worker}: {reason}")
+                self._fail(f"{self._named(worker)}: {reason}")
             case Drain(deadline_ms):
                 scheduler.drain(now + deadline_ms / 1000)
                 return Drained() if not scheduler.requests else None
@@ -112,16 +123,49 @@ class SchedulerActor(Actor[SchedulerInbox]):
         if self._failure is not None:
             raise self._failure
 
+    # ---- what workers say -------------------------------------------------------------------------------------------
+
+    async def _export(self, worker: int, message: MemoryExported) -> None:
+        index, rank = self._places[worker]
+        open_peers = self._ranks[index].exported(rank, message)
+        if open_peers is not None:
+            await self._tell_ranks(index, open_peers)
+
+    def _load(self, message: WorkerReady) -> None:
+        index, rank = self._places[message.worker]
+        pool = self._ranks[index].loaded(rank, message)
+        if pool is not None:
+            self._scheduler.add_group(index, pool.epoch, pool.num_pages, pool.page_size)
+
+    def _complete(self, worker: int, result: StepResult, now: float) -> None:
+        index, rank = self._places[worker]
+        group = self._scheduler.groups.get(index)
+        if group is None:
+            return  # of an earlier life of the worker
+        try:
+            agreed = self._ranks[index].answered(rank, result, group, now)
+        except RanksDisagree as error:
+            self._fail(str(error))
+            return
+        if agreed is not None:
+            self._scheduler.complete(index, agreed, now)
+
+    # ---- what follows -----------------------------------------------------------------------------------------------
+
     async def _send_plans(self) -> None:
         for index in list(self._scheduler.groups):  # messages are received while a plan is told
             while self._failure is None and self._is_due(index):
                 plan = self._scheduler.plan(index, self._clock.now())
                 if plan is None:
                     break
-                try:
-                    await self._workers[index].tell(ExecuteStep(plan))
-                except ActorStopped:
-                    self._fail(f"worker {index} is gone")
+                await self._tell_ranks(index, ExecuteStep(plan))
+
+    async def _tell_ranks(self, index: int, message: ExecuteStep | OpenPeers) -> None:
+        for worker in self._groups[index]:
+            try:
+                await worker.tell(message)
+            except ActorStopped:
+                self._fail(f"{worker.name} is gone")
 
     def _is_due(self, index: int) -> bool:
         """Whether to plan for a group now; if it is too early, an alarm is set."""
@@ -148,13 +192,27 @@ class SchedulerActor(Actor[SchedulerInbox]):
     async def _tick(self) -> None:
         while True:
             await self._clock.sleep(TICK_S)
-            self._scheduler.expire(self._clock.now())
+            now = self._clock.now()
+            self._scheduler.expire(now)
+            self._look_for_overdue_ranks(now)
             await self.after_batch()
+
+    def _look_for_overdue_ranks(self, now: float) -> None:
+        """A rank that is stopped while the others do not wait for it in a step would be missed by nobody else."""
+        for index, group in self._scheduler.groups.items():
+            if words := self._ranks[index].overdue(group, now, self._config.peer_timeout_s):
+                self._fail(words)
 
     def _fail(self, reason: str) -> None:
         """No more plans; `after_batch` ends every request and then the actor."""
         if self._failure is None:
             self._failure = PartFailed(reason)
+
+    def _named(self, worker: int) -> str:
+        index, rank = self._places[worker]
+        return (
+            f"worker {worker}" if len(self._groups[index]) == 1 else f"worker {worker} (rank {rank} of group {index})"
+        )
 
     def _health(self, now: float) -> Health:
         scheduler = self._scheduler

@@ -28,5 +28,7 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Waiting this long is worth one step of priority."""
     step_deadline_s: PositiveSeconds = 60.0
     """A step in flight longer than this makes the scheduler report itself unhealthy."""
+    peer_timeout_s: PositiveSeconds = 10.0
+    """How long a rank may take to answer a step beyond the first rank that has; then its group has failed."""
     check_invariants: bool = False
     """Recount all pages after each step (debug and tests; slow)."""

@@ -109,6 +109,20 @@ def test_steps_are_larger_on_gpus_only() -> None:
     assert config("--devices", "emu:0").step_tokens == config("--devices", "cpu").step_tokens == 512
 
 
+def test_tp_groups_devices_as_they_are_named() -> None:
+    pairs = config("--devices", "cpu:3,cpu:1,cpu:0,cpu:2", "--tp", "2").groups
+    assert pairs == (Group("mixed", ("cpu:3", "cpu:1")), Group("mixed", ("cpu:0", "cpu:2")))
+    assert config("--devices", "cpu:0,cpu:1", "--tp", "1").groups == config("--devices", "cpu:0,cpu:1").groups
+
+
+def test_a_topology_has_groups_of_any_size() -> None:
+    resolved = config("--topology", "mixed=cpu:0,cpu:1;mixed=counting", "--peer-timeout", "1s")
+    assert resolved.groups == (Group("mixed", ("cpu:0", "cpu:1")), Group("mixed", ("counting:0",)))
+    assert resolved.devices == ("cpu:0", "cpu:1", "counting:0")
+    assert resolved.peer_timeout_s == 1.0
+    assert config("--topology", "mixed=cpu:0,cpu:1", "--tp", "2").groups == (Group("mixed", ("cpu:0", "cpu:1")),)
+
+
 def test_a_topology_implies_its_devices() -> None:
     resolved = config("--topology", "mixed=cpu:0;mixed=cpu:1", "--devices", "cpu:1,cpu:0")
     assert resolved.devices == ("cpu:0", "cpu:1")
@@ -145,10 +159,14 @@ def test_printing_is_asked_for_beside_the_configuration() -> None:
         (["--devices", "emu:0", "--quantization", "int4"], "--quantization", "leave it out"),
         (["--topology", "cpu:0"], "--topology", "mixed=cpu:0"),
         (["--topology", "prefill=cpu:0;decode=cpu:1"], "--topology", "use mixed"),
-        (["--topology", "mixed=cpu:0,cpu:1"], "--topology", "use one"),
+        (["--topology", "mixed=cpu:0,cuda:1"], "--topology", "devices of one kind"),
+        (["--topology", "mixed=cpu:0,cpu:1", "--tp", "3"], "--tp", "leave it out"),
         (["--topology", "mixed=cpu:0;mixed=cpu:0"], "--topology", "once"),
         (["--topology", "mixed=cpu:0", "--devices", "cpu:1"], "--devices", "leave it out"),
-        (["--tp", "2"], "--tp", "use --tp 1"),
+        (["--devices", "cpu", "--tp", "2"], "--tp", "such as --devices cpu:0,cpu:1"),
+        (["--devices", "cpu:0,cpu:1,cpu:2", "--tp", "2"], "--tp", "does not divide the 3 devices"),
+        (["--devices", "cpu,counting", "--tp", "2"], "--devices", "devices of one kind"),
+        (["--peer-timeout", "0"], "--peer-timeout", "30s"),
         (["--check"], "--check", "leave it out"),
         (["--num-pages", "10", "--kv-memory", "1GiB"], "--num-pages", "give one of them"),
         (["--step-tokens", "8"], "--step-tokens", "use 16 or more"),

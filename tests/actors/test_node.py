@@ -64,6 +64,7 @@ def facts_of(ready_file: Path) -> Any:
     [
         (["--devics", "cpu"], "--devics"),
         (["--devices", "cuda:0"], "--devices"),
+        (["--devices", ",".join(f"cpu:{index}" for index in range(10)), "--tp", "10"], "--tp"),
         (["--model", "/no/such/model"], "--model"),
         (["--host", "no.such.host.invalid", "--insecure"], "--host"),
         (["--max-model-len", "1"], "--max-model-len"),

@@ -39,7 +39,7 @@ EXTREMES = (
 def test_every_accepted_setting_reaches_the_children(flags: list[str]) -> None:
     config = resolve(flags, {}).config
     specs = (
-        SchedulerSpec(PLACE, scheduler_config(config), MODEL, 1),
+        SchedulerSpec(PLACE, scheduler_config(config), MODEL, (1,)),
         IngressSpec(PLACE, ingress_config(config), MODEL, 1, 7),
         *(WorkerSpec(PLACE, worker) for worker in worker_configs(config, MODEL)),
     )
@@ -55,6 +55,30 @@ def test_workers_share_the_cores_and_each_has_its_group() -> None:
         (1, "1", "cpu:1", 2),
     ]
     assert [worker.num_threads for worker in worker_configs(config, MODEL, num_cores=1)] == [1, 1]
+
+
+def test_ranks_know_their_place_and_cpu_ranks_keep_to_their_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "actors.specs.core_shares", lambda count: [(2 * index, 2 * index + 1) for index in range(count)]
+    )
+    config = resolve(["--topology", "mixed=cpu:0,cpu:1;mixed=cpu:2", "--peer-timeout", "2s"], {}).config
+    workers = worker_configs(config, MODEL, num_cores=6)
+    assert [(worker.index, worker.group, worker.rank, worker.world_size) for worker in workers] == [
+        (0, "0", 0, 2),
+        (1, "0", 1, 2),
+        (2, "1", 0, 1),
+    ]
+    assert [worker.cores for worker in workers] == [(0, 1), (2, 3), ()]
+    assert [worker.num_threads for worker in workers] == [2, 2, 2]
+    device = workers[1].device_config()
+    assert (device.rank, device.world_size, device.peer_timeout_s) == (1, 2, 2.0)
+    assert scheduler_config(config).peer_timeout_s == 2.0
+
+
+def test_devices_that_are_no_cpu_keep_to_no_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actors.specs.core_shares", lambda count: [(index,) for index in range(count)])
+    config = resolve(["--devices", "counting:0,counting:1", "--tp", "2"], {}).config
+    assert [worker.cores for worker in worker_configs(config, MODEL)] == [(), ()]
 
 
 def test_a_worker_does_not_spin_for_work_and_asks_no_hub() -> None:

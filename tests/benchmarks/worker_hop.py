@@ -11,7 +11,7 @@ import asyncio
 import multiprocessing
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -50,6 +50,12 @@ class IdleDevice:
     def load(self, progress: Callable[[float], None]) -> PoolInfo:
         progress(1.0)
         return PoolInfo(1, 16, 0, 0)
+
+    def export(self) -> bytes:
+        return b""
+
+    def open_peers(self, handles: Sequence[bytes]) -> None:
+        pass
 
     def execute(self, plan: StepPlan) -> StepResult:
         if self._step_s:

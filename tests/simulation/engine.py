@@ -6,8 +6,9 @@ must be the prompt makes certain: see `check_tokens`.
 
 import asyncio
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, assert_never
+from typing import Any, Literal, assert_never
 
 from msgspec.structs import replace
 
@@ -26,6 +27,8 @@ from protocol.messages import (
     GetHealth,
     GrantCredit,
     IngressInbox,
+    MemoryExported,
+    OpenPeers,
     RequestAccepted,
     RequestFailed,
     RequestFinished,
@@ -140,17 +143,27 @@ class SimulatedIngress(Actor[IngressInbox]):
         await self.scheduler.tell(message)
 
 
-class SimulatedWorker(Actor[WorkerInbox]):
-    """A counting device whose steps take as long as the seed says; may break at a given step."""
+@dataclass(frozen=True)
+class Fault:
+    """What the last rank of every group does wrong, from step `at` on."""
 
-    def __init__(self, index: int, scenario: Scenario, *, breaks_at: int | None = None) -> None:
+    kind: Literal["breaks", "lies", "hangs"]
+    at: int
+
+
+class SimulatedWorker(Actor[WorkerInbox]):
+    """One rank: a counting device whose steps take as long as the seed says."""
+
+    def __init__(self, index: int, scenario: Scenario, fault: Fault | None) -> None:
         self.scheduler: LocalRef[SchedulerInbox] | None = None
         self._index = index
         self._scenario = scenario
-        self._breaks_at = breaks_at
+        rank = index % scenario.num_ranks
+        self._fault = fault if rank == scenario.num_ranks - 1 else None
         self._random = random.Random(scenario.seed + index)
+        self._handles: asyncio.Queue[list[bytes]] = asyncio.Queue()
         self._plans: asyncio.Queue[StepPlan] = asyncio.Queue()
-        self._device = CountingDevice(_device_config(scenario), vocab_size=scenario.vocab_size)
+        self._device = CountingDevice(_device_config(scenario, rank), vocab_size=scenario.vocab_size)
 
     async def started(self) -> None:
         self.spawn(self._run(), name=f"device-{self._index}")
@@ -160,6 +173,9 @@ class SimulatedWorker(Actor[WorkerInbox]):
             case ExecuteStep(plan):
                 assert self._plans.qsize() < 2, "more plans in flight than two"
                 self._plans.put_nowait(plan)
+            case OpenPeers(epoch, handles):
+                assert epoch == 1
+                self._handles.put_nowait(handles)
             case GetHealth() | CollectMetrics():
                 raise AssertionError(f"not expected here: {message}")
             case _:
@@ -169,6 +185,10 @@ class SimulatedWorker(Actor[WorkerInbox]):
         assert self.scheduler is not None
         await asyncio.sleep(self._random.random())
         pool = self._device.load(lambda _: None)
+        if self._scenario.num_ranks > 1:
+            await self.scheduler.tell(MemoryExported(self._index, 1, self._device.export()))
+            self._device.open_peers(await self._handles.get())
+            await asyncio.sleep(self._random.random())
         await self.scheduler.tell(
             WorkerReady(
                 worker=self._index,
@@ -183,12 +203,16 @@ class SimulatedWorker(Actor[WorkerInbox]):
         )
         while True:
             plan = await self._plans.get()
-            if plan.step == self._breaks_at:
+            faulty = self._fault.kind if self._fault and plan.step >= self._fault.at else None
+            if faulty == "breaks":
                 await self.scheduler.tell(WorkerFailed(self._index, plan.epoch, "it broke"))
+            if faulty in {"breaks", "hangs"}:
                 return
             begin = asyncio.get_running_loop().time()
             await asyncio.sleep(self._random.random() * self._scenario.step_delay)
             result = self._device.execute(plan)
+            if faulty == "lies":
+                result = replace(result, rows=[replace(row, token=row.token + 1) for row in result.rows])
             duration_s = asyncio.get_running_loop().time() - begin
             await asyncio.sleep(self._random.choice([0.0, self._scenario.step_delay]))
             await self.scheduler.tell(StepCompleted(self._index, replace(result, duration_s=duration_s)))
@@ -203,17 +227,19 @@ class Outcome:
     failure: BaseException | None
 
 
-async def run_scenario(scenario: Scenario, *, breaks_at: int | None = None, drain_at: float | None = None) -> Outcome:
+async def run_scenario(scenario: Scenario, *, fault: Fault | None = None, drain_at: float | None = None) -> Outcome:
     """Run until every request has ended (or the scheduler has failed)."""
     model = ModelInfo(name="m", folder="", vocab_size=scenario.vocab_size, max_model_len=10_000, eos_token_ids=(EOS,))
     ingress = SimulatedIngress(scenario)
-    workers = [SimulatedWorker(i, scenario, breaks_at=breaks_at) for i in range(scenario.num_groups)]
+    num_ranks = scenario.num_ranks
+    workers = [SimulatedWorker(i, scenario, fault) for i in range(scenario.num_groups * num_ranks)]
     failure: BaseException | None = None
     async with LocalSystem() as system, asyncio.timeout(TIME_LIMIT_S):
         # The scheduler needs refs and is needed by all: the others get its ref before their first turn.
         ingress_ref = system.start(ingress, name="ingress", capacity=scenario.mailbox_capacity)
         worker_refs = [system.start(worker, name=f"worker:{i}", capacity=4) for i, worker in enumerate(workers)]
-        scheduler = SchedulerActor(scenario.config, model, ingress_ref, worker_refs, VirtualClock())
+        groups = [worker_refs[first : first + num_ranks] for first in range(0, len(workers), num_ranks)]
+        scheduler = SchedulerActor(scenario.config, model, ingress_ref, groups, VirtualClock())
         ref = system.start(scheduler, name="scheduler", capacity=scenario.mailbox_capacity)
         ingress.scheduler = ref
         for worker in workers:
@@ -221,16 +247,18 @@ async def run_scenario(scenario: Scenario, *, breaks_at: int | None = None, drai
         if drain_at is not None:
             await asyncio.sleep(drain_at)
             await ref.tell(Drain(500))
-        if breaks_at is None:
-            await _until_done(system, ingress, scheduler._scheduler)
+        if fault is None:
+            names = ["ingress", "scheduler", *(worker.name for worker in worker_refs)]
+            await _until_done(system, names, ingress, scheduler._scheduler)
         else:
             name, failure = await system.wait_failed()
             assert name == "scheduler"
     return Outcome(ingress.seen, scheduler._scheduler, failure)
 
 
-async def _until_done(system: LocalSystem, ingress: SimulatedIngress, scheduler: Scheduler) -> None:
-    names = ["ingress", "scheduler", *(f"worker:{index}" for index in range(scheduler.num_groups))]
+async def _until_done(
+    system: LocalSystem, names: Sequence[str], ingress: SimulatedIngress, scheduler: Scheduler
+) -> None:
     while not ingress.done.is_set() or any(group.in_flight for group in scheduler.groups.values()):
         if not all(system.is_running(name) for name in names):
             raise (await system.wait_failed())[1]
@@ -260,14 +288,14 @@ def check_tokens(seen: Seen, vocab_size: int) -> None:
         assert len(seen.tokens) < len(full)
 
 
-def _device_config(scenario: Scenario) -> DeviceConfig:
+def _device_config(scenario: Scenario, rank: int) -> DeviceConfig:
     config = scenario.config
     limit = scenario.num_pages * scenario.page_size
     return DeviceConfig(
         folder="",
         dtype="auto",
         page_size=scenario.page_size,
-        num_pages=scenario.num_pages,
+        num_pages=scenario.num_pages + rank,
         kv_memory=None,
         max_running=config.max_running,
         max_model_len=limit,
@@ -275,4 +303,6 @@ def _device_config(scenario: Scenario) -> DeviceConfig:
         quantization="none",
         batch_invariant=False,
         num_threads=1,
+        rank=rank,
+        world_size=scenario.num_ranks,
     )

@@ -28,6 +28,8 @@ class Scenario:
     seed: int
     config: SchedulerConfig
     num_groups: int
+    num_ranks: int
+    """Workers of each group; rank 0 has `num_pages`, the others more."""
     num_pages: int
     page_size: int
     vocab_size: int
@@ -62,6 +64,7 @@ def make_scenario(seed: int) -> Scenario:
         seed=seed,
         config=config,
         num_groups=rng.choice([1, 1, 2]),
+        num_ranks=rng.choice([1, 1, 1, 1, 2, 3]),
         num_pages=num_pages,
         page_size=page_size,
         vocab_size=vocab_size,

@@ -24,7 +24,7 @@ def test_who_arrives_during_a_long_step_is_in_the_next_one() -> None:
             worker_ref = system.start(worker, name="worker:0")
             clients = Sink()
             ingress = system.start(clients, name="ingress")
-            actor = SchedulerActor(SchedulerConfig(), MODEL, ingress, [worker_ref], VirtualClock())
+            actor = SchedulerActor(SchedulerConfig(), MODEL, ingress, [[worker_ref]], VirtualClock())
             worker.scheduler = scheduler = system.start(actor, name="scheduler")
             await asyncio.sleep(1.0)
             await scheduler.tell(Submit(request=1, prompt_tokens=[5], sampling=SamplingParams(max_tokens=40)))

@@ -20,6 +20,7 @@ from protocol.sampling import SamplingParams
 VOCAB_SIZE = 500
 PROMPTS = {number: [number + index for index in range(3 * number)] for number in range(1, 20)}
 MAX_TOKENS = 20
+MODEL = ModelInfo(name="m", folder="", vocab_size=VOCAB_SIZE, max_model_len=320, eos_token_ids=())
 
 
 class Collector(Actor[Any]):
@@ -57,28 +58,17 @@ class LateRef:
         return await self.target.ask(message, timeout_s=timeout_s)
 
 
-@pytest.mark.parametrize("overlap", [True, False])
-async def test_every_request_gets_its_tokens(*, overlap: bool) -> None:
-    worker_config = WorkerConfig(
-        index=0,
-        group="0",
-        device="counting",
-        model_name="m",
-        folder="",
-        num_pages=40,
-        page_size=8,
-        max_running=8,
-        max_model_len=320,
-    )
-    model = ModelInfo(name="m", folder="", vocab_size=VOCAB_SIZE, max_model_len=320, eos_token_ids=())
+@pytest.mark.parametrize(("overlap", "num_ranks"), [(True, 1), (False, 1), (True, 2)])
+async def test_every_request_gets_its_tokens(*, overlap: bool, num_ranks: int) -> None:
     config = SchedulerConfig(max_running=8, step_tokens=32, overlap=overlap, check_invariants=True)
     collector, scheduler_ref = Collector(), LateRef()
     async with LocalSystem() as system, asyncio.timeout(60):
         ingress = system.start(collector, name="ingress")
-        device_config = worker_config.device_config()
-        worker = WorkerActor(worker_config, lambda: CountingDevice(device_config, vocab_size=VOCAB_SIZE), scheduler_ref)
-        worker_ref = system.start(worker, name="worker:0")
-        actor = SchedulerActor(config, model, ingress, [worker_ref], RealClock())
+        ranks = []
+        for rank in range(num_ranks):
+            worker = make_worker(rank, num_ranks, scheduler_ref)
+            ranks.append(system.start(worker, name=f"worker:{rank}"))
+        actor = SchedulerActor(config, MODEL, ingress, [ranks], RealClock())
         scheduler_ref.target = system.start(actor, name="scheduler")
         await collector.ready.wait()
         for number, prompt in PROMPTS.items():
@@ -88,3 +78,20 @@ async def test_every_request_gets_its_tokens(*, overlap: bool) -> None:
     assert collector.tokens == {
         number: expected_output(prompt, MAX_TOKENS, VOCAB_SIZE) for number, prompt in PROMPTS.items()
     }
+
+
+def make_worker(rank: int, num_ranks: int, scheduler: LateRef) -> WorkerActor:
+    config = WorkerConfig(
+        index=rank,
+        group="0",
+        rank=rank,
+        world_size=num_ranks,
+        device="counting",
+        model_name="m",
+        folder="",
+        num_pages=40,
+        page_size=8,
+        max_running=8,
+        max_model_len=320,
+    )
+    return WorkerActor(config, lambda: CountingDevice(config.device_config(), vocab_size=VOCAB_SIZE), scheduler)

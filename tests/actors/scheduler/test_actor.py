@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from actors.runtime.actor import Actor
 from actors.runtime.clock import RealClock
@@ -22,6 +23,8 @@ from protocol.messages import (
     GetHealth,
     Health,
     IngressInbox,
+    MemoryExported,
+    OpenPeers,
     RequestAccepted,
     RequestFailed,
     RequestFinished,
@@ -55,31 +58,42 @@ class Recorder(Actor[Any]):
 
 
 class Stage:
-    def __init__(self, system: LocalSystem) -> None:
+    """One group of workers, whose part the test plays."""
+
+    def __init__(self, system: LocalSystem, num_ranks: int) -> None:
         self.system = system
-        self.ingress, self.worker = Recorder(), Recorder()
+        self.ingress, self.workers = Recorder(), [Recorder() for _ in range(num_ranks)]
         ingress: LocalRef[IngressInbox] = system.start(self.ingress, name="ingress")
-        worker: LocalRef[WorkerInbox] = system.start(self.worker, name="worker:0")
-        actor = SchedulerActor(make_config(), MODEL, ingress, [worker], RealClock())
+        ranks: list[LocalRef[WorkerInbox]] = [
+            system.start(worker, name=f"worker:{index}") for index, worker in enumerate(self.workers)
+        ]
+        actor = SchedulerActor(make_config(peer_timeout_s=0.5), MODEL, ingress, [ranks], RealClock())
         self.ref: LocalRef[SchedulerInbox] = system.start(actor, name="scheduler")
 
     async def told(self) -> Any:
         return await self.ingress.inbox.get()
 
-    async def plan(self) -> StepPlan:
-        message = await self.worker.inbox.get()
+    async def plan(self, rank: int = 0) -> StepPlan:
+        message = await self.workers[rank].inbox.get()
         assert isinstance(message, ExecuteStep)
         return message.plan
 
-    async def answer(self, plan: StepPlan, request: int, token: int) -> None:
+    async def answer(self, plan: StepPlan, request: int, token: int, rank: int = 0) -> None:
         rows = [SampledRow(plan.rows[0].slot, request, 0, token)]
-        await self.ref.tell(StepCompleted(0, StepResult(plan.epoch, plan.step, rows, 0.01)))
+        await self.ref.tell(StepCompleted(rank, StepResult(plan.epoch, plan.step, rows, 0.01)))
+
+    async def ends(self) -> tuple[BaseException, list[tuple[int, str]]]:
+        """Wait for the scheduler's failure; what it was, and (request, code) of those it ended."""
+        name, failure = await self.system.wait_failed()
+        assert name == "scheduler"
+        told = [self.ingress.inbox.get_nowait() for _ in range(self.ingress.inbox.qsize())]
+        return failure, [(end.request, end.code) for end in told if isinstance(end, RequestFailed)]
 
 
 @asynccontextmanager
-async def stage() -> AsyncIterator[Stage]:
-    async with LocalSystem() as system:
-        yield Stage(system)
+async def stage(num_ranks: int = 1) -> AsyncIterator[Stage]:
+    async with LocalSystem() as system, asyncio.timeout(20):
+        yield Stage(system, num_ranks)
 
 
 def submit(request: int, max_tokens: int = 2) -> Submit:
@@ -127,12 +141,63 @@ async def test_a_failed_worker_ends_everyone_once_and_then_the_actor() -> None:
             await it.ref.tell(message)
         await it.plan()
         await it.ref.tell(WorkerFailed(0, 1, "it broke"))
-        name, failure = await it.system.wait_failed()
-        assert name == "scheduler"
+        failure, ends = await it.ends()
         assert isinstance(failure, PartFailed)
-        told = [it.ingress.inbox.get_nowait() for _ in range(it.ingress.inbox.qsize())]
-        ends = [message for message in told if isinstance(message, RequestFailed)]
-        assert [(end.request, end.code) for end in ends] == [(1, "internal"), (2, "internal")]
+        assert str(failure) == "worker 0: it broke"
+        assert ends == [(1, "internal"), (2, "internal")]
+
+
+async def test_ranks_meet_and_then_each_gets_every_plan() -> None:
+    async with stage(num_ranks=2) as it:
+        await it.ref.tell(MemoryExported(1, 1, b"b"))
+        await it.ref.tell(MemoryExported(0, 1, b"a"))
+        for worker in it.workers:
+            assert await worker.inbox.get() == OpenPeers(1, [b"a", b"b"])
+        await it.ref.tell(replace(READY, worker=1, num_pages=5))
+        await it.ref.tell(replace(READY, worker=0, num_pages=9))
+        assert await it.told() == EngineReady(20)
+        await it.ref.tell(submit(1))
+        assert await it.told() == RequestAccepted(1)
+        plan = await it.plan(0)
+        assert await it.plan(1) == plan
+        await it.answer(plan, 1, 20, rank=1)
+        await it.answer(plan, 1, 20, rank=0)
+        assert isinstance(await it.told(), TokensGenerated)
+
+
+async def running_on_two_ranks(it: Stage) -> StepPlan:
+    """The first plan of request 1, which both ranks have got."""
+    for message in (READY, replace(READY, worker=1), submit(1)):
+        await it.ref.tell(message)
+    return await it.plan()
+
+
+async def test_ranks_that_disagree_end_everyone_and_both_tokens_are_in_the_reason() -> None:
+    async with stage(num_ranks=2) as it:
+        plan = await running_on_two_ranks(it)
+        await it.answer(plan, 1, 20, rank=0)
+        await it.answer(plan, 1, 21, rank=1)
+        failure, ends = await it.ends()
+        assert isinstance(failure, PartFailed)
+        assert str(failure) == "group 0, step 0, slot 0: rank 0 has token 20, rank 1 has token 21"
+        assert ends == [(1, "internal")]
+
+
+async def test_a_rank_that_answers_no_more_ends_everyone_by_the_deadline() -> None:
+    async with stage(num_ranks=2) as it:
+        await it.answer(await running_on_two_ranks(it), 1, 20, rank=1)
+        failure, ends = await it.ends()
+        assert "no answer of rank 0 0." in str(failure)
+        assert ends == [(1, "internal")]
+
+
+async def test_a_failed_rank_fails_its_group() -> None:
+    async with stage(num_ranks=2) as it:
+        await running_on_two_ranks(it)
+        await it.ref.tell(WorkerFailed(1, 1, "it waited for rank 0"))
+        failure, ends = await it.ends()
+        assert str(failure) == "worker 1 (rank 1 of group 0): it waited for rank 0"
+        assert ends == [(1, "internal")]
 
 
 async def test_a_worker_that_is_gone_ends_everyone_too() -> None:
