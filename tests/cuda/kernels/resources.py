@@ -1,7 +1,7 @@
 """Compiles every kernel for every GPU, and writes what each takes of it: `python -m tests.cuda.kernels.resources`.
 
 The table, `resources.md`, is kept in git: a change of a kernel shows there as a diff. Kernels are the NAMES of their
-host modules; DYNAMIC_SHARED_BYTES there, if any, says by name what a launch adds to the static shared memory.
+host modules. Dynamic shared memory is SHARED_BYTES there: of every kernel, or a mapping by name.
 """
 
 import importlib
@@ -60,14 +60,15 @@ def _compile(source: Path, architecture: str) -> Cubin:
 def _section(source: Path, compiled: Compiled) -> Iterator[str]:
     """One source's part of the table."""
     module = host_module(source)
-    dynamic: Mapping[str, int] = getattr(module, "DYNAMIC_SHARED_BYTES", {})
+    dynamic: int | Mapping[str, int] = getattr(module, "SHARED_BYTES", 0)
     yield f"## {source.name}\n"
     yield f"| kernel | block | {' | '.join(ARCHITECTURES)} |"
     yield "|---" * (2 + len(ARCHITECTURES)) + "|"
     for name in module.NAMES:
         kernels = {target: compiled[source, target].result().kernels[name] for target in ARCHITECTURES}
         block = kernels[ARCHITECTURES[0]].max_threads
-        cells = [_cell(target, kernel, dynamic.get(name, 0)) for target, kernel in kernels.items()]
+        dynamic_bytes = dynamic if isinstance(dynamic, int) else dynamic.get(name, 0)
+        cells = [_cell(target, kernel, dynamic_bytes) for target, kernel in kernels.items()]
         yield f"| `{name}` | {block or '?'} | {' | '.join(cells)} |"
     yield ""
 

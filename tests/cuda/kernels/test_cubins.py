@@ -30,6 +30,11 @@ def test_a_source_has_a_host_module_that_names_its_kernels(source: Path) -> None
     assert len(set(names)) == len(names)
 
 
+@every_source
+def test_a_source_with_dynamic_shared_memory_has_a_host_module_that_says_how_much(source: Path) -> None:
+    assert hasattr(host_module(source), "SHARED_BYTES") == ("extern __shared__" in source.read_text())
+
+
 @every_architecture
 @every_source
 def test_it_compiles_without_warnings_and_spills(compiled: Compiled, source: Path, architecture: str) -> None:
