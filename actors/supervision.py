@@ -46,6 +46,8 @@ from protocol.model_info import ModelInfo
 CHILD_MODULE = "actors.system"
 LAST_WORDS_S = 3.0
 """How long clients of a broken node may take to receive their last events."""
+BROKEN_STOP_TIMEOUT_S = 2.0
+"""How long the rest of a broken node may take to end: what waits for a part that is dead or stopped never will."""
 DRAIN_MARGIN_S = 5.0
 """Beyond the deadline: what the ingress needs to close its sockets."""
 CONNECT_TIMEOUT_S = 0.5
@@ -167,6 +169,7 @@ class Supervision:
     async def _collapse(self, death: Death) -> int:
         """Tell the others what has died, so that every live request ends in a typed `failed`; then end."""
         log.error("a part has failed, the node ends", reason=death.reason)
+        self._children.stop_timeout_s = BROKEN_STOP_TIMEOUT_S
         if self._is_ready:
             if death.name.startswith("worker:"):
                 await self._tell_scheduler_of(death)

@@ -58,6 +58,8 @@ class Supervisor:
         self._children: dict[str, _Child] = {}
         self._tasks = asyncio.TaskGroup()
         self._is_stopping = False
+        self.stop_timeout_s = STOP_TIMEOUT_S
+        """How long all of them may take to end."""
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
@@ -103,12 +105,12 @@ class Supervisor:
     async def _stop_all(self) -> None:
         self._is_stopping = True
         try:
-            async with asyncio.timeout(STOP_TIMEOUT_S):
+            async with asyncio.timeout(self.stop_timeout_s):
                 for child in reversed(self._children.values()):
                     child.channel.ask_to_stop()
                     await child.ended.wait()
         except TimeoutError:
-            log.warning("children did not stop in time and are killed", timeout_s=STOP_TIMEOUT_S)
+            log.warning("children did not stop in time and are killed", timeout_s=self.stop_timeout_s)
         finally:
             self.kill()
 
