@@ -2,6 +2,7 @@
 
 Arithmetic is float32 whatever weights and KV are kept in, and what a row computes never depends on its company: a
 request's logits are the same bits alone or in a batch, in one chunk or many (`batch_invariant` costs nothing here).
+A rank of a group holds its shard and meets the others in shared memory; all come to the same bits.
 Owns weights, KV pool and slots. Read `cuda.models.decoder` for the pass, `cuda.kernels.cpu_program` for how it runs.
 """
 
@@ -16,8 +17,9 @@ import numpy.typing as npt
 import torch
 
 from cuda.backends.host import available_memory
+from cuda.collectives.cpu_ranks import CpuRanks, Group
 from cuda.devices.cpu_batch import Batch
-from cuda.devices.cpu_ops import CpuOps, CpuState
+from cuda.devices.cpu_ops import CpuOps, CpuState, padded
 from cuda.devices.cpu_slots import SlotTable
 from cuda.devices.cpu_weights import CpuWeights, Formats, pack_weights, return_free_memory, weights_bytes
 from cuda.devices.device import DeviceConfig, PoolInfo
@@ -30,6 +32,7 @@ from cuda.models.decoder import forward
 from cuda.models.folder import read_spec
 from cuda.models.kv import KvLayout, PoolRequest, choose_num_pages
 from cuda.models.rope import rope_table
+from cuda.models.shard import Shard, split
 from cuda.models.spec import ModelSpec
 from protocol.sampling import SamplingParams
 from protocol.step import RowStart, SampledRow, StepPlan, StepResult, StepRow, TokenLogprob, TopLogprob
@@ -40,39 +43,43 @@ PASS_TOKENS = 1024
 
 @dataclass(frozen=True)
 class _Loaded:
-    """Everything that a step touches; the program points into the others."""
+    """What `load` makes; the program is recorded later, because it points into the memory of peers."""
 
     weights: CpuWeights
     state: CpuState
-    ops: CpuOps
     program: Program
 
 
 class CpuDevice:
-    """One shard that is the whole model. See `cuda.devices.device.Device`."""
+    """One rank's shard, or the whole model. See `cuda.devices.device.Device`."""
 
     def __init__(self, config: DeviceConfig) -> None:
         self._config = config
         self._pass_tokens = max(config.max_running, min(config.max_step_tokens, PASS_TOKENS))
         self._loaded: _Loaded | None = None
+        self._ops: CpuOps | None = None
 
     def load(self, progress: Callable[[float], None]) -> PoolInfo:
-        """Load, pack, allocate, record, and run one token, so that nothing is compiled or first touched later.
+        """Load, pack and allocate; where there are no peers to open first, also record and run one token.
 
-        UnsupportedModel if the folder cannot be served, ValueError if the pool has no room for a page.
+        UnsupportedModel if the folder cannot be served or shared out so, ValueError if the pool has no room for a page,
+        PeerMemoryFailed if there is none for what the ranks share.
         """
         config = self._config
-        spec = read_spec(Path(config.folder))
+        whole = read_spec(Path(config.folder))
+        shard = split(whole, config.world_size)[config.rank]
+        spec = shard.spec(whole)
         dtype = torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
         layout = KvLayout.of(spec, config.page_size, dtype.itemsize)
         request = PoolRequest(config.num_pages, config.kv_memory, config.max_running * config.max_model_len)
-        num_pages = choose_num_pages(layout, request, available_memory())
+        num_pages = choose_num_pages(layout, request, available_memory() // config.world_size)
         with ThreadPoolExecutor(1) as compiler:  # the first time on a machine this takes longer than reading weights
             compiled = compiler.submit(compile_kernels)
-            weights = self._load_weights(spec, dtype, progress)
+            weights = self._load_weights(whole, shard, dtype, progress)
             compiled.result()
-        self._loaded = self._record(spec, layout, num_pages, weights)
-        self._warm_up()
+        self._loaded = self._prepare(spec, layout, num_pages, weights)
+        if config.world_size == 1:
+            self._begin(self._loaded)
         progress(1.0)
         return PoolInfo(
             num_pages=num_pages,
@@ -83,54 +90,69 @@ class CpuDevice:
 
     def export(self) -> bytes:
         """See `Device`."""
-        return b""
+        ranks = self._prepared.state.ranks
+        return b"" if ranks is None else ranks.export()
 
     def open_peers(self, handles: Sequence[bytes]) -> None:
-        """See `Device`."""
+        """See `Device`: the first token that all ranks run together shows that all are there."""
+        loaded = self._prepared
+        if loaded.state.ranks is not None:
+            loaded.state.ranks.open_peers(handles)
+            self._begin(loaded)
+            loaded.state.ranks.seal()
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """Run one step. ValueError for a row whose pages do not hold it."""
+        """Run one step. ValueError for a row whose pages do not hold it, PeerTimeout if a rank stays away."""
         began = time.perf_counter()
-        loaded = self._running
-        slots = loaded.state.slots
+        loaded = self._prepared
+        state = loaded.state
         for start in plan.starts:
-            slots.start(start, loaded.state.spec.vocab_size)
+            state.slots.start(start, state.spec.vocab_size)
         for row in plan.rows:
-            slots.add_pages(row)
+            state.slots.add_pages(row)
         sampled: list[SampledRow] = []
         for rows in passes(plan.rows, self._pass_tokens):
-            loaded.state.batch.fill(rows)
+            state.batch.fill(rows)
             loaded.program.run()
-            sampled += _sampled_rows(loaded.state, rows)
+            if state.ranks is not None:
+                state.ranks.check(plan.step)
+            sampled += _sampled_rows(state, rows)
         return StepResult(plan.epoch, plan.step, sampled, duration_s=time.perf_counter() - began)
 
     def close(self) -> None:
         """End the threads and let go of all memory."""
+        self._ops = None
         if self._loaded is not None:
             self._loaded.program.close()
+            if self._loaded.state.ranks is not None:
+                self._loaded.state.ranks.close()
             self._loaded = None
 
     @property
     def logits(self) -> npt.NDArray[np.float32]:
         """[R, V] of the last pass, a row for each token it sampled (a copy, for tests)."""
-        loaded = self._running
-        return loaded.ops.logits[: loaded.state.batch.num_sampled, : loaded.state.spec.vocab_size].copy()
+        state = self._prepared.state
+        if self._ops is None:
+            raise RuntimeError("the device has not met its peers")
+        return self._ops.logits[: state.batch.num_sampled, : state.spec.vocab_size].copy()
 
     @property
-    def _running(self) -> _Loaded:
+    def _prepared(self) -> _Loaded:
         if self._loaded is None:
             raise RuntimeError("the device is not loaded")
         return self._loaded
 
-    def _load_weights(self, spec: ModelSpec, dtype: torch.dtype, progress: Callable[[float], None]) -> CpuWeights:
-        weights = load_weights(Path(self._config.folder), spec, dtype, lambda done: progress(0.6 * done))
+    def _load_weights(
+        self, spec: ModelSpec, shard: Shard, dtype: torch.dtype, progress: Callable[[float], None]
+    ) -> CpuWeights:
+        weights = load_weights(Path(self._config.folder), spec, dtype, lambda done: progress(0.6 * done), shard=shard)
         formats = Formats.of(dtype, self._config.quantization)
-        packed = pack_weights(weights, formats, lambda done: progress(0.6 + 0.35 * done))
+        packed = pack_weights(weights, formats, shard, lambda done: progress(0.6 + 0.35 * done))
         del weights
         return_free_memory()
         return packed
 
-    def _record(self, spec: ModelSpec, layout: KvLayout, num_pages: int, weights: CpuWeights) -> _Loaded:
+    def _prepare(self, spec: ModelSpec, layout: KvLayout, num_pages: int, weights: CpuWeights) -> _Loaded:
         config = self._config
         group = spec.num_heads // spec.num_kv_heads
         slots = SlotTable(config.max_running, config.max_model_len, config.page_size, spec.eos_token_ids)
@@ -144,16 +166,25 @@ class CpuDevice:
             ],
             shape=_shape(spec, layout, slots.page_tables.shape[1]),
             rope_table=rope_table(spec, config.max_model_len + 1).numpy(),
+            ranks=self._ranks(spec),
         )
         scratch_bytes = max(
             cpu_attention.scratch_bytes(group, spec.head_dim), cpu_sample.scratch_bytes(spec.vocab_size)
         )
-        program = Program(config.num_threads, scratch_bytes)
-        ops = CpuOps(state, program, self._pass_tokens, config.max_running)
-        forward(ops, weights)
-        return _Loaded(weights, state, ops, program)
+        return _Loaded(weights, state, Program(config.num_threads, scratch_bytes))
 
-    def _warm_up(self) -> None:
+    def _ranks(self, spec: ModelSpec) -> CpuRanks | None:
+        config = self._config
+        if config.world_size == 1:
+            return None
+        group = Group(config.rank, config.world_size, config.peer_timeout_s)
+        part_bytes = 4 * self._pass_tokens * padded(spec.hidden_size)
+        return CpuRanks(group, part_bytes, 4 * config.max_running * padded(spec.vocab_size))
+
+    def _begin(self, loaded: _Loaded) -> None:
+        """Record the pass, and run it once, so that nothing is compiled or first touched later."""
+        self._ops = CpuOps(loaded.state, loaded.program, self._pass_tokens, self._config.max_running)
+        forward(self._ops, loaded.weights)
         sampling = SamplingParams(max_tokens=1, temperature=0, seed=0)
         start = RowStart(0, 0, 0, [0], 1, sampling)
         self.execute(StepPlan(0, 0, [start], [StepRow(0, 0, 1, samples=True, new_pages=(0,))]))

@@ -1,13 +1,17 @@
 """The CPU's ops for `cuda.models.decoder.forward`: each call is written down as one instruction of a program.
 
-Owns the activation buffers, which every layer reuses. A handle is where a buffer lies and how its rows are counted.
+Where a group of ranks shares the model, what a rank computes is at times a part of a sum: it is written into memory
+that all ranks see, the ranks meet, and whoever reads the sum adds up the parts. Owns the activation buffers, which
+every layer reuses. A handle is where a buffer lies and how its rows are counted.
 """
 
+import ctypes
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from cuda.collectives.cpu_ranks import CpuRanks
 from cuda.devices.cpu_batch import Batch
 from cuda.devices.cpu_slots import SlotTable
 from cuda.kernels import cpu_program as program
@@ -29,11 +33,13 @@ class Handle:
     """Values of a row."""
     rows_at: int
     """Address of the number of rows."""
+    parts: npt.NDArray[np.int64] | None = None
+    """Addresses of the parts that this is the sum of, if it is one of them."""
 
     @property
     def stride(self) -> int:
         """Bytes from row to row: whole panels."""
-        return -(-self.width // PANEL) * PANEL * 4
+        return 4 * padded(self.width)
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,10 @@ class CpuMatrix:
 
     weight: Packed
     bias: Floats | None
+    first_row: int = 0
+    """Of the rows of the model's matrix that this rank holds: which output, or token, its first is."""
+    is_part: bool = False
+    """The rank holds some columns of the model's matrix: the sum of all ranks' products is the output."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +66,8 @@ class CpuState:
     shape: npt.NDArray[np.int64]
     """See `cuda.kernels.cpu_attention`."""
     rope_table: Floats
+    ranks: CpuRanks | None
+    """The group that shares the model; `spec` is then this rank's own."""
 
 
 class CpuOps:
@@ -65,6 +77,8 @@ class CpuOps:
         spec = state.spec
         self._state = state
         self._program = recorder
+        self._num_sums = 0
+        self._tables: list[npt.NDArray[np.int64]] = []  # keeps what instructions point at
         attended = spec.num_heads * spec.head_dim
         qkv = attended + 2 * spec.num_kv_heads * spec.head_dim
         self._eps = np.array([spec.rms_norm_eps], np.float64)
@@ -74,37 +88,60 @@ class CpuOps:
         self._attended = _buffer(max_tokens, attended)
         self._activated = _buffer(max_tokens, spec.intermediate_size)
         self._sampled = _buffer(max_rows, spec.hidden_size)
-        self.logits = _buffer(max_rows, spec.vocab_size)
+        self.logits = (
+            _buffer(max_rows, spec.vocab_size)
+            if state.ranks is None
+            else _at(state.ranks.logits_at, max_rows, padded(spec.vocab_size))
+        )
 
     def embed(self, embedding: CpuMatrix) -> Handle:
         """See `Ops`."""
-        out = self._tokens(self._residual, self._state.spec.hidden_size)
-        slots, batch = self._state.slots, self._state.batch
+        residual = self._tokens(self._residual, self._state.spec.hidden_size)
+        slots, batch, ranks = self._state.slots, self._state.batch, self._state.ranks
+        out = residual if ranks is None else self._part(ranks, residual.width)
         self._record(
             program.EMBED, out.rows_at, address(batch.slots), address(batch.positions),
             address(slots.tokens), slots.tokens.strides[0], *embedding.weight.addresses, out.width, out.at, out.stride,
+            embedding.first_row, embedding.weight.num_columns,
         )  # fmt: skip
-        return out
+        if ranks is not None and out.parts is not None:
+            ranks.record_meeting(self._program, out.rows_at)
+            self._record(
+                program.SUM_PARTS, out.rows_at, address(out.parts), len(out.parts), residual.at, out.width, out.stride
+            )
+        return residual
 
     def add_rms_norm(self, residual: Handle, delta: Handle | None, weight: Floats) -> Handle:
         """See `Ops`."""
         out = self._tokens(self._normed, residual.width)
-        change = 0 if delta is None else delta.at
+        deltas = self._parts_of(delta)
         self._record(
-            program.ADD_RMS_NORM, out.rows_at, residual.at, change, address(weight), out.at, out.width, out.stride,
-            address(self._eps),
+            program.ADD_RMS_NORM, out.rows_at, residual.at, address(deltas), len(deltas), address(weight), out.at,
+            out.width, out.stride, address(self._eps),
         )  # fmt: skip
         return out
 
     def linear(self, x: Handle, weight: CpuMatrix) -> Handle:
         """See `Ops`; of sampled rows: logits."""
-        packed = weight.weight
-        sampled = x.rows_at == self._state.batch.num_sampled_at
-        out = Handle(address(self.logits if sampled else self._linear_out), packed.num_columns, x.rows_at)
-        self._record(
-            program.LINEAR, out.rows_at, x.at, x.stride, *packed.addresses, packed.num_inputs, packed.num_panels,
-            address(weight.bias), out.at, out.stride,
-        )  # fmt: skip
+        packed, ranks = weight.weight, self._state.ranks
+        if x.rows_at == self._state.batch.num_sampled_at:
+            return self._logits(x, weight)
+        if ranks is None or not weight.is_part:
+            out = self._tokens(self._linear_out, packed.num_columns)
+            self._multiply(x, weight, out.at, out.stride)
+            return out
+        out = self._part(ranks, packed.num_columns)
+        self._multiply(x, weight, out.at, out.stride)
+        ranks.record_meeting(self._program, out.rows_at)
+        return out
+
+    def _logits(self, x: Handle, weight: CpuMatrix) -> Handle:
+        """Each rank's columns beside the others'."""
+        state = self._state
+        out = Handle(address(self.logits), state.spec.vocab_size, x.rows_at)
+        self._multiply(x, weight, out.at + 4 * weight.first_row, out.stride)
+        if state.ranks is not None:  # also in a pass without sampled rows: `cuda.collectives.cpu_ranks` says why
+            state.ranks.record_meeting(self._program, state.batch.num_tokens_at)
         return out
 
     def rope_and_store(self, qkv: Handle, layer_index: int, q_norm: Floats | None, k_norm: Floats | None) -> Handle:
@@ -153,6 +190,26 @@ class CpuOps:
             address(batch.top_logprobs),
         )  # fmt: skip
 
+    def _multiply(self, x: Handle, weight: CpuMatrix, out: int, stride: int) -> None:
+        packed = weight.weight
+        self._record(
+            program.LINEAR, x.rows_at, x.at, x.stride, *packed.addresses, packed.num_inputs, packed.num_panels,
+            address(weight.bias), out, stride,
+        )  # fmt: skip
+
+    def _part(self, ranks: CpuRanks, width: int) -> Handle:
+        """This rank's part of the next sum; the two buffers take turns."""
+        index = self._num_sums % 2
+        self._num_sums += 1
+        return Handle(ranks.own_part(index), width, self._state.batch.num_tokens_at, ranks.parts[index])
+
+    def _parts_of(self, delta: Handle | None) -> npt.NDArray[np.int64]:
+        """A table of the addresses that make up a sum."""
+        if delta is not None and delta.parts is not None:
+            return delta.parts
+        self._tables.append(np.array([] if delta is None else [delta.at], np.int64))
+        return self._tables[-1]
+
     def _tokens(self, buffer: Floats, width: int) -> Handle:
         return Handle(address(buffer), width, self._state.batch.num_tokens_at)
 
@@ -160,5 +217,15 @@ class CpuOps:
         self._program.record(operation, arguments)
 
 
+def padded(width: int) -> int:
+    """Values of a row of `width`: whole panels."""
+    return -(-width // PANEL) * PANEL
+
+
 def _buffer(rows: int, width: int) -> Floats:
-    return aligned_zeros((rows, -(-width // PANEL) * PANEL), np.float32)
+    return aligned_zeros((rows, padded(width)), np.float32)
+
+
+def _at(where: int, rows: int, width: int) -> Floats:
+    """An array in memory that is somebody else's."""
+    return np.ctypeslib.as_array((ctypes.c_float * (rows * width)).from_address(where)).reshape(rows, width)

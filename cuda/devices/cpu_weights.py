@@ -2,7 +2,7 @@
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ from cuda.kernels.cpu_memory import aligned_zeros
 from cuda.kernels.cpu_pack import Format, pack
 from cuda.kernels.cpu_tile import PANEL
 from cuda.models.decoder import DecoderLayer, DecoderWeights
+from cuda.models.shard import Shard
 from cuda.models.weights import LayerWeights, LinearWeight, ModelWeights
 
 Floats = npt.NDArray[np.float32]
@@ -36,11 +37,14 @@ class Formats:
         return cls("bfloat16", "bfloat16") if dtype == torch.bfloat16 else cls("exact", "exact")
 
 
-def pack_weights(weights: ModelWeights, formats: Formats, progress: Callable[[float], None]) -> CpuWeights:
-    """Empties `weights.layers` on the way; `progress` gets a fraction 0..1."""
+def pack_weights(
+    weights: ModelWeights, formats: Formats, shard: Shard, progress: Callable[[float], None]
+) -> CpuWeights:
+    """`weights` are those of `shard`. Empties `weights.layers` on the way; `progress` gets a fraction 0..1."""
     tied = weights.lm_head.weight.data_ptr() == weights.embedding.data_ptr()
-    embedding = _matrix(LinearWeight(weights.embedding), formats.ends)
-    lm_head = embedding if tied else _matrix(weights.lm_head, formats.ends)
+    first_token = shard.vocabulary.start
+    embedding = replace(_matrix(LinearWeight(weights.embedding), formats.ends), first_row=first_token)
+    lm_head = embedding if tied else replace(_matrix(weights.lm_head, formats.ends), first_row=first_token)
     layers = []
     total = len(weights.layers)
     while weights.layers:
@@ -70,10 +74,10 @@ def _layer(layer: LayerWeights, form: Format) -> DecoderLayer[Floats, CpuMatrix]
         qkv=_matrix(layer.qkv, form),
         q_norm=None if layer.q_norm is None else _vector(layer.q_norm),
         k_norm=None if layer.k_norm is None else _vector(layer.k_norm),
-        o=_matrix(layer.o, form),
+        o=replace(_matrix(layer.o, form), is_part=True),
         post_attention_norm=_vector(layer.post_attention_norm),
         gate_up=_matrix(layer.gate_up, form),
-        down=_matrix(layer.down, form),
+        down=replace(_matrix(layer.down, form), is_part=True),
     )
 
 

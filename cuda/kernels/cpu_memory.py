@@ -5,6 +5,7 @@ Kernels take addresses as int64, because a step is a list of integers (`cuda.ker
 checked: whoever makes an address keeps its array alive.
 """
 
+import platform
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,7 +29,8 @@ Words = npt.NDArray[np.uint64]
 ALIGNMENT = 64
 """Bytes: one cache line and one vector register."""
 
-_INT64 = ir.IntType(64)
+_INT32, _INT64 = ir.IntType(32), ir.IntType(64)
+_PAUSE = {"x86_64": ("llvm.x86.sse2.pause", ()), "aarch64": ("llvm.aarch64.hint", (1,))}.get(platform.machine())
 
 
 def aligned_zeros(
@@ -120,11 +122,47 @@ def load_acquire(_context: Any, _at: Any) -> Any:
 
 
 @instruction
+def load_acquire_int(_context: Any, _at: Any) -> Any:
+    """The int32 at an address, with everything its writer wrote before, in whatever process."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        return builder.load_atomic(builder.inttoptr(args[0], _INT32.as_pointer()), "acquire", 4)
+
+    return types.int32(types.int64), generate
+
+
+@instruction
+def store_release_int(_context: Any, _at: Any, _value: Any) -> Any:
+    """Set the int32 at an address after everything this thread read and wrote before."""
+
+    def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        builder.store_atomic(args[1], builder.inttoptr(args[0], _INT32.as_pointer()), "release", 4)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int32), generate
+
+
+@instruction
+def pause(_context: Any) -> Any:
+    """Tell the core that this thread only waits, where there is an instruction for it."""
+
+    def generate(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
+        if _PAUSE is not None:
+            name, numbers = _PAUSE
+            kind = ir.FunctionType(ir.VoidType(), [_INT32] * len(numbers))
+            function = cgutils.get_or_insert_function(builder.module, kind, name)  # type: ignore[no-untyped-call]
+            builder.call(function, [_INT32(number) for number in numbers])
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+@instruction
 def prefetch(_context: Any, _at: Any) -> Any:
     """Ask for the cache line at an address; nothing waits for it."""
 
     def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        number, pointer = ir.IntType(32), cgutils.voidptr_t
+        number, pointer = _INT32, cgutils.voidptr_t
         kind = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
         function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")  # type: ignore[no-untyped-call]
         builder.call(function, [builder.inttoptr(args[0], pointer), number(0), number(2), number(1)])

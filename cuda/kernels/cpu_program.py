@@ -16,13 +16,14 @@ from numba import types
 from cuda.kernels.cpu_attention import attention, load_shape
 from cuda.kernels.cpu_jit import device, kernel, one_compiler
 from cuda.kernels.cpu_linear import linear
+from cuda.kernels.cpu_meet import LATE_RANK, meet
 from cuda.kernels.cpu_memory import Address, Longs, address, aligned_zeros, doubles, fetch_add, load_acquire, longs
 from cuda.kernels.cpu_pack import fill_panels
 from cuda.kernels.cpu_rope import rope_and_store
-from cuda.kernels.cpu_rows import add_rms_norm, embed, silu_mul, take_rows
+from cuda.kernels.cpu_rows import add_rms_norm, embed, silu_mul, sum_parts, take_rows
 from cuda.kernels.cpu_sample import sample
 
-EMBED, ADD_RMS_NORM, LINEAR, ROPE_AND_STORE, ATTENTION, SILU_MUL, TAKE_ROWS, SAMPLE = 0, 1, 2, 3, 4, 5, 6, 7
+EMBED, ADD_RMS_NORM, LINEAR, ROPE_AND_STORE, ATTENTION, SILU_MUL, TAKE_ROWS, SAMPLE, MEET, SUM_PARTS = range(10)
 FIELDS = 20
 """int64 of an instruction: operation, address of its number of rows, arguments."""
 
@@ -95,10 +96,13 @@ def _wait(done: Address, mine: int, total: int) -> None:
 
 
 @kernel
-def run_program(  # noqa: C901 - one arm an operation
+def run_program(  # noqa: C901, PLR0912 - one arm an operation
     instructions: Address, count: int, sync: Address, scratch: Address
 ) -> None:
-    """What each thread does; `_wait` orders all writes of an instruction before the reads of the next."""
+    """What each thread does; `_wait` orders all writes of an instruction before the reads of the next.
+
+    The program ends early, for all threads, at a meeting that another rank did not come to.
+    """
     for index in range(count):
         a = longs(instructions + index * FIELDS * 8, FIELDS)
         taken = sync + index * _SYNC * 8
@@ -110,7 +114,7 @@ def run_program(  # noqa: C901 - one arm an operation
             total = a[10]
             mine = linear(taken, rows, a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11], a[12], a[13])
         elif operation == ADD_RMS_NORM:
-            mine = add_rms_norm(taken, rows, a[2], a[3], a[4], a[5], a[6], a[7], doubles(a[8], 1)[0])
+            mine = add_rms_norm(taken, rows, a[2], a[3], a[4], a[5], a[6], a[7], a[8], doubles(a[9], 1)[0])
         elif operation == ATTENTION:
             total = rows * load_shape(a[4]).num_kv_heads
             mine = attention(taken, rows, a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], scratch)
@@ -121,11 +125,20 @@ def run_program(  # noqa: C901 - one arm an operation
         elif operation == SILU_MUL:
             mine = silu_mul(taken, rows, a[2], a[3], a[4], a[5], a[6])
         elif operation == EMBED:
-            mine = embed(taken, rows, a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11], a[12], a[13])
+            mine = embed(
+                taken, rows, a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11], a[12], a[13], a[14], a[15]
+            )  # fmt: skip
         elif operation == TAKE_ROWS:
             mine = take_rows(taken, rows, a[2], a[3], a[4], a[5], a[6], a[7])
         elif operation == SAMPLE:
             mine = sample(
                 taken, rows, a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11], a[12], a[13], a[14], scratch
             )  # fmt: skip
+        elif operation == MEET:
+            total = 1
+            mine = meet(taken, a[2], a[3], a[4], a[5], a[6], a[7], a[8])
+        elif operation == SUM_PARTS:
+            mine = sum_parts(taken, rows, a[2], a[3], a[4], a[5], a[6])
         _wait(taken + 64, mine, total)
+        if operation == MEET and longs(a[7], 1)[LATE_RANK] != 0:
+            return

@@ -1,7 +1,9 @@
 # ruff: noqa: PLR0913, PLR0917 - kernels take addresses and strides one by one
-"""Ops that treat every token (or sampled row) by itself: embedding, add + RMSNorm, SiLU·mul, picking rows.
+"""Ops that treat every token (or sampled row) by itself: embedding, sums, add + RMSNorm, SiLU·mul, picking rows.
 
-Rows are shared out one by one; strides in bytes, activations float32. Formulas: `cuda.kernels.reference`.
+What several ranks hold parts of is given as the addresses of all parts, in the order of ranks: summed in that order,
+in float32, it is the same bits on every rank. Rows are shared out one by one; strides in bytes, activations float32.
+Formulas: `cuda.kernels.reference`.
 """
 
 import math
@@ -14,10 +16,12 @@ from cuda.kernels.cpu_memory import (
     Address,
     Floats,
     fetch_add,
+    fill,
     float_of_bfloat16,
     float_of_half,
     floats,
     ints,
+    longs,
     octets,
     shorts,
 )
@@ -42,8 +46,13 @@ def embed(
     width: int,
     out: Address,
     ldo: int,
+    first_token: int,
+    num_tokens: int,
 ) -> int:
-    """out[t] = row tokens[slots[t], positions[t]] of a packed weight [V, width]: one column of a panel."""
+    """out[t] = row tokens[slots[t], positions[t]] of a packed weight [V, width]: one column of a panel.
+
+    The weight holds `num_tokens` tokens from `first_token` on; any other token's row is zero.
+    """
     slot_of = ints(slots, rows)
     position_of = ints(positions, rows)
     mine = 0
@@ -52,7 +61,10 @@ def embed(
         if row >= rows:
             break
         mine += 1
-        token = ints(tokens + slot_of[row] * tokens_stride, position_of[row] + 1)[position_of[row]]
+        token = ints(tokens + slot_of[row] * tokens_stride, position_of[row] + 1)[position_of[row]] - first_token
+        if token < 0 or token >= num_tokens:
+            fill(out + row * ldo, width, _ZERO)
+            continue
         panel = token // PANEL
         _column(
             token % PANEL,
@@ -92,18 +104,46 @@ def _column(column: int, kind: int, w: Address, scales: Address, k: int, out: Fl
 
 
 @device
+def sum_parts(
+    next_row: Address, rows: int, parts: Address, num_parts: int, out: Address, width: int, stride: int
+) -> int:
+    """Out = the sum of `num_parts` buffers, whose addresses are at `parts`."""
+    mine = 0
+    while True:
+        row = fetch_add(next_row, 1)
+        if row >= rows:
+            break
+        mine += 1
+        _add_up(parts, num_parts, row * stride, floats(out + row * stride, width), width)
+    return mine
+
+
+@device
+def _add_up(parts: Address, num_parts: int, offset: int, out: Floats, width: int) -> None:
+    part_of = longs(parts, num_parts)
+    first = floats(part_of[0] + offset, width)
+    for i in range(width):
+        out[i] = first[i]
+    for part in range(1, num_parts):
+        more = floats(part_of[part] + offset, width)
+        for i in range(width):
+            out[i] += more[i]
+
+
+@device
 def add_rms_norm(
     next_row: Address,
     rows: int,
     residual: Address,
-    delta: Address,
+    deltas: Address,
+    num_deltas: int,
     weight: Address,
     out: Address,
     width: int,
     stride: int,
     eps: float,
 ) -> int:
-    """Residual += delta (unless its address is 0); out = residual / rms(residual) * weight."""
+    """Residual += the sum of `num_deltas` buffers; out = residual / rms(residual) * weight."""
     scale = floats(weight, width)
     mine = 0
     while True:
@@ -111,12 +151,12 @@ def add_rms_norm(
         if row >= rows:
             break
         mine += 1
-        values = floats(residual + row * stride, width)
-        if delta != 0:
-            change = floats(delta + row * stride, width)
+        values, result = floats(residual + row * stride, width), floats(out + row * stride, width)
+        if num_deltas > 0:
+            _add_up(deltas, num_deltas, row * stride, result, width)
             for i in range(width):
-                values[i] += change[i]
-        normalise(values, scale, floats(out + row * stride, width), width, eps)
+                values[i] += result[i]
+        normalise(values, scale, result, width, eps)
     return mine
 
 

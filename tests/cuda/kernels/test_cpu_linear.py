@@ -96,5 +96,14 @@ def test_embedding_reads_a_row_of_the_packed_matrix(form: Format) -> None:
     tokens = np.array([[3, 69, 0], [31, 32, 33]], np.int32)
     slots, positions = np.array([1, 0, 1, 0], np.int32), np.array([0, 1, 2, 2], np.int32)
     out = aligned(np.zeros((4, 64)))
-    run_op(EMBED, 4, [slots, positions, tokens, tokens.strides[0], *packed.addresses, 64, out, 256])
+    run_op(EMBED, 4, [slots, positions, tokens, tokens.strides[0], *packed.addresses, 64, out, 256, 0, 70])
     np.testing.assert_array_equal(out, _unpacked(packed)[[31, 69, 33, 0]])
+
+
+def test_tokens_that_another_rank_holds_are_embedded_as_zeros() -> None:
+    packed = pack(_weight(70, 64)[32:69].copy(), "exact")
+    tokens = np.array([[31, 32, 68, 69]], np.int32)
+    slots, positions = np.zeros(4, np.int32), np.arange(4, dtype=np.int32)
+    out = aligned(np.ones((4, 64)))
+    run_op(EMBED, 4, [slots, positions, tokens, tokens.strides[0], *packed.addresses, 64, out, 256, 32, 37])
+    np.testing.assert_array_equal(out, [np.zeros(64), *_weight(70, 64)[[32, 68]], np.zeros(64)])
