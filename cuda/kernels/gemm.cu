@@ -5,12 +5,12 @@
 // Traffic   A tile of M × N reads (M + N)·K elements, in 16-byte copies of 128 neighbouring bytes, mostly from L2.
 //           Shared memory: 128·(M + N) bytes a stage, 96 KB for 128 × 128 × 3 stages as for 64 × 64 × 6. A row of a
 //           stage is 8 vectors of 16 bytes, vector v at v XOR row: neither copies nor ldmatrix meet in a bank.
-// Bound     Many rows: compute, 2·T·N·K operations. mma.sync can reach the peak of sm_80 and sm_89, some 60 % of sm_90's
-//           (wgmma) and less of sm_100's (tcgen05). At most 128 registers: shared memory decides that one block fits a
-//           multiprocessor of sm_80 and sm_89 and two (16 warps) of sm_90 and sm_100; each warp has 16 independent
-//           mma's to hide their latency, 64 a step beside 24 ldmatrix and 8 copies. Few rows: memory; 5 steps of
-//           weight in flight are 40 KB a block, against 29 KB a multiprocessor that hide 0.8 µs at 4.8 TB/s, but
-//           N = 4,096 has only 64 such blocks.
+// Bound     Many rows: compute, 2·T·N·K operations. mma.sync can reach the peak of sm_80 and sm_89, some 60 % of that
+//           of sm_90 (wgmma) and less of sm_100's (tcgen05). At most 128 registers: shared memory decides that a block
+//           has a multiprocessor of sm_80 or sm_89 for itself, and two (16 warps) share one of sm_90 or sm_100; a warp
+//           has 16 independent mma's to hide their latency, 64 a step beside 24 ldmatrix and 8 copies. Few rows:
+//           memory; 5 steps of weight in flight are 40 KB a block, against 29 KB a multiprocessor that hide 0.8 µs at
+//           4.8 TB/s, but N = 4,096 has only 64 such blocks.
 // Numerics  fp32 in the registers of mma.m16n8k16, k after k from 0 to K, whichever the tile: no split of K, and rows
 //           of an mma do not touch each other. A row's bits depend neither on T, nor on its place, nor on the tile
 //           chosen. Bias is added last, one rounding. Tolerance: 2⁻¹⁸·Σ|x·weight| and 1 ulp of out.
@@ -152,7 +152,7 @@ gemm(Out* out, const bf16* x, const bf16* weight, const bf16* bias, i32 num_rows
     for (i32 number = 0; number < num_stages - 1; ++number) copy_step(number);
     for (i32 number = 0; number < num_steps; ++number) {
         ptx::cp_async_wait<num_stages - 2>();
-        __syncthreads();  // all threads' copies of this step have landed, and no warp reads the stage that is refilled now
+        __syncthreads();  // all threads' copies of this step have landed, and no warp reads the stage refilled now
         copy_step(number + num_stages - 1);
         const bf16* const stage = stages + number % num_stages * stage_size;
         tile.multiply(stage, stage + x_size, warp_row, warp_column);
