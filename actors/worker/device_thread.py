@@ -1,21 +1,27 @@
 """The one thread that a worker's device lives on: made, loaded, run and closed there.
 
-The next plan waits right beside the device while a step runs, so the device sits idle only when no plan is there.
-Owns the two measures of that: `duration_s` and `gap_s` of every StepResult. Never touches actor state: what it has to
-say is posted to the event loop.
+The next plan waits right beside the device while a step runs, or is queued on a device that can hold it, so the device
+sits idle only when no plan is there. Owns the two measures of that: `duration_s` and `gap_s` of every StepResult. Never
+touches actor state: what it has to say is posted to the event loop.
 """
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from msgspec.structs import replace
 
-from cuda.devices.device import Device, PoolInfo
+from cuda.devices.device import Device, PipelinedDevice, PoolInfo
 from protocol.step import StepPlan, StepResult
+
+MAX_QUEUED = 2
+"""Steps on a device at once: the one that runs and the one behind it."""
+POLL_S = 20e-6
+"""How often a device is asked while the next plan may come: nothing can wake the thread for both."""
 
 
 class Listener(Protocol):
@@ -98,7 +104,10 @@ class DeviceThread:
             if self._has_peers and not self._meet_peers(device):
                 return
             self._post(self._listener.device_loaded, pool, load_s)
-            self._execute_plans(device)
+            if isinstance(device, PipelinedDevice):
+                self._queue_plans(device)
+            else:
+                self._execute_plans(device)
         finally:
             device.close()
 
@@ -123,9 +132,41 @@ class DeviceThread:
             result = replace(result, duration_s=idle_since - begin, gap_s=gap_s)
             self._post(self._listener.step_completed, result)
 
+    def _queue_plans(self, device: PipelinedDevice) -> None:
+        """Queue each plan on the device as soon as it is there, behind the one that runs."""
+        queued: deque[_Queued] = deque()
+        is_open = True
+        while is_open or queued:
+            if not is_open or len(queued) == MAX_QUEUED:
+                self._answer(device.wait(), queued)
+                continue
+            try:
+                plan = self._plans.get(timeout=POLL_S if queued else None)
+            except Empty:
+                if (result := device.poll()) is not None:
+                    self._answer(result, queued)
+                continue
+            is_open = plan is not None
+            if plan is not None:
+                self.running = self.running or (plan.step, time.perf_counter())
+                idle_s = device.submit(plan)
+                queued.append(_Queued(plan.step, idle_s if _continues(plan) else 0.0))
+
+    def _answer(self, result: StepResult, queued: "deque[_Queued]") -> None:
+        gap_s = queued.popleft().gap_s
+        self.running = (queued[0].step, time.perf_counter()) if queued else None
+        self._post(self._listener.step_completed, replace(result, gap_s=gap_s))
+
     def _post(self, call: Callable[..., None], *arguments: object) -> None:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(call, *arguments)
+
+
+class _Queued(NamedTuple):
+    """A step on the device."""
+
+    step: int
+    gap_s: float
 
 
 def _continues(plan: StepPlan) -> bool:

@@ -10,7 +10,7 @@ same results; ranks meet in each other's memory, whose handles travel between `l
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from protocol.step import StepPlan, StepResult
 
@@ -79,3 +79,20 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Free everything; called once, also after a failed load."""
+
+
+@runtime_checkable
+class PipelinedDevice(Device, Protocol):
+    """A device that takes the next plan while it still computes one: its queue never runs dry between two steps."""
+
+    def submit(self, plan: StepPlan) -> float:
+        """Queue one step behind those queued before.
+
+        Returns how long the device had nothing to do before this step was there, in seconds, as the host saw it.
+        """
+
+    def poll(self) -> StepResult | None:
+        """The oldest step's result if it is done: each is answered once, with its `duration_s`."""
+
+    def wait(self) -> StepResult:
+        """Block until the oldest step is done."""

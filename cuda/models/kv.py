@@ -27,6 +27,10 @@ class KvLayout:
         """The layout of a whole model."""
         return cls(spec.num_layers, spec.num_kv_heads, spec.head_dim, page_size, item_bytes)
 
+    def shape(self, num_pages: int) -> tuple[int, int, int, int, int]:
+        """One layer's pool."""
+        return num_pages, 2, self.num_kv_heads, self.page_size, self.head_dim
+
     @property
     def page_values(self) -> int:
         """Values of a page in one layer."""

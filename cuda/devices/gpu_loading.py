@@ -1,0 +1,78 @@
+"""From a model folder to everything that a step of the gpu device touches; the KV pool takes what the rest leaves."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from cuda.backends.backend import Backend
+from cuda.devices.device import DeviceConfig, PoolInfo
+from cuda.devices.gpu_batch import BatchShape
+from cuda.devices.gpu_kernels import Kernels
+from cuda.devices.gpu_memory import memory_for, pool_pages
+from cuda.devices.gpu_ops import GpuBuffers, GpuState
+from cuda.devices.gpu_runner import PassRunner
+from cuda.devices.gpu_slots import GpuSlots
+from cuda.devices.gpu_stages import Stages
+from cuda.devices.gpu_weights import load_onto
+from cuda.models.checkpoint import stored_dtype
+from cuda.models.folder import read_spec
+from cuda.models.kv import KvLayout
+from cuda.models.rope import rope_table
+from cuda.models.spec import UnsupportedModel
+
+PASS_TOKENS = 8192
+"""A longer step is computed in passes of this many tokens, so that buffers stay small."""
+NUM_STAGES = 4
+"""Passes on their way: those of two steps, if they are one each, and room to lay out more."""
+MAX_UPDATES = 4096
+"""Page-table entries that a pass has room for; more travel before it."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a step touches."""
+
+    pool: PoolInfo
+    pass_tokens: int
+    max_updates: int
+    kernels: Kernels
+    slots: GpuSlots
+    stages: Stages
+    runner: PassRunner
+
+
+def load_model(config: DeviceConfig, backend: Backend, progress: Callable[[float], None]) -> Loaded:
+    """Compile, load and allocate; nothing has run yet. Errors as `GpuDevice.load` has them."""
+    folder = Path(config.folder)
+    spec = read_spec(folder)
+    if config.quantization != "none":
+        raise UnsupportedModel(f"quantization {config.quantization} is for cpu devices only; use none on cuda and emu")
+    dtype = stored_dtype(folder) if config.dtype == "auto" else getattr(torch, config.dtype)
+    pass_tokens = max(config.max_running, min(config.max_step_tokens, PASS_TOKENS))
+    with memory_for("the weights", "--dtype"):
+        weights, weights_bytes = load_onto(backend, folder, spec, dtype, progress)
+    with memory_for("the buffers of a step", "--max-running", "--step-tokens", "--max-model-len"):
+        kernels = Kernels(backend, spec, dtype, config)
+        slots = GpuSlots(backend, kernels.sampler.tables, spec.eos_token_ids, config)
+        max_items = kernels.attention.planner.max_items(pass_tokens, config.max_running)
+        shape = BatchShape(pass_tokens, config.max_running, max_items, MAX_UPDATES)
+        stages = Stages(backend, shape, config.max_model_len, NUM_STAGES)
+        buffers = GpuBuffers(backend, spec, dtype, pass_tokens, config.max_running)
+        table = _on_device(backend, rope_table(spec, config.max_model_len + 1))
+    layout = KvLayout.of(spec, config.page_size, dtype.itemsize)
+    num_pages = pool_pages(config, layout, backend.free_bytes())
+    with memory_for("the KV pool", "--kv-memory", "--num-pages"):
+        pools = [backend.empty(layout.shape(num_pages), dtype) for _ in range(spec.num_layers)]
+    state = GpuState(backend, shape, slots, pools, table)
+    runner = PassRunner(backend, weights, kernels, buffers, state)
+    pool = PoolInfo(num_pages, config.page_size, weights_bytes, num_pages * layout.page_bytes)
+    return Loaded(pool, pass_tokens, shape.max_updates, kernels, slots, stages, runner)
+
+
+def _on_device(backend: Backend, values: torch.Tensor) -> torch.Tensor:
+    tensor = backend.empty(values.shape, values.dtype)
+    backend.copy(tensor, values)
+    backend.synchronize()
+    return tensor
