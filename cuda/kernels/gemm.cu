@@ -1,16 +1,16 @@
 // Computes  out[t, n] = Σ_k x[t, k] · weight[n, k] + bias[n]. x: [T, K], weight: [N, K], bias: [N] or null, all bf16;
 //           out: [T, N], bf16 or float.
-// Owns      A block owns a tile of out, its 8 warps (2 × 4) equal parts of it in registers. K is walked in steps of 64
-//           through a ring of stages in shared memory, which all threads fill by cp.async while the warps multiply.
+// Owns      A block owns a tile of out, its 8 warps equal parts of it in registers. K is walked in steps of 64 through
+//           a ring of stages in shared memory, which all threads fill by cp.async while the warps multiply.
 // Traffic   A tile of M × N reads (M + N)·K elements, in 16-byte copies of 128 neighbouring bytes, mostly from L2.
-//           Shared memory: 128·(M + N) bytes a stage, 96 KB for 128 × 128 × 3 stages as for 64 × 64 × 6. A row of a
-//           stage is 8 vectors of 16 bytes, vector v at v XOR row: neither copies nor ldmatrix meet in a bank.
+//           Shared memory: 128·(M + N) bytes a stage, 96 KB for 128 × 128 × 3 stages, 64 × 64 × 6 and 64 × 32 × 8. A
+//           row of a stage is 8 vectors of 16 bytes, vector v at v XOR row: neither copies nor ldmatrix meet in a bank.
 // Bound     Many rows: compute, 2·T·N·K operations. mma.sync can reach the peak of sm_80 and sm_89, some 60 % of that
 //           of sm_90 (wgmma) and less of sm_100's (tcgen05). At most 128 registers: shared memory decides that a block
 //           has a multiprocessor of sm_80 or sm_89 for itself, and two (16 warps) share one of sm_90 or sm_100; a warp
 //           has 16 independent mma's to hide their latency, 64 a step beside 24 ldmatrix and 8 copies. Few rows:
-//           memory; 5 steps of weight in flight are 40 KB a block, against 29 KB a multiprocessor that hide 0.8 µs at
-//           4.8 TB/s, but N = 4,096 has only 64 such blocks.
+//           memory; with 32 columns N = 4,096 has 128 blocks with 7 steps of weight in flight, 28 KB each: about what
+//           hides 0.8 µs at 4.8 TB/s.
 // Numerics  fp32 in the registers of mma.m16n8k16, k after k from 0 to K, whichever the tile: no split of K, and rows
 //           of an mma do not touch each other. A row's bits depend neither on T, nor on its place, nor on the tile
 //           chosen. Bias is added last, one rounding. Tolerance: 2⁻¹⁸·Σ|x·weight| and 1 ulp of out.
@@ -20,7 +20,7 @@
 #include "ptx.cuh"
 
 constexpr i32 num_threads = 256;
-constexpr i32 warp_grid_columns = 4;  // and 2 rows
+constexpr i32 num_warps = num_threads / 32;
 constexpr i32 width = Vector<bf16>::width;
 constexpr i32 step = 64;                    // k of a stage
 constexpr i32 step_vectors = step / width;  // of a row
@@ -131,9 +131,10 @@ __global__ void __launch_bounds__(num_threads, 2)
 gemm(Out* out, const bf16* x, const bf16* weight, const bf16* bias, i32 num_rows, i32 num_columns, i32 depth) {
     extern __shared__ __align__(128) bf16 stages[];
     constexpr i32 x_size = tile_rows * step, stage_size = x_size + tile_columns * step;
-    constexpr i32 warp_rows = tile_rows / 2, warp_columns = tile_columns / warp_grid_columns;
+    constexpr i32 warps_across = tile_rows / 32, warps_down = num_warps / warps_across;
+    constexpr i32 warp_rows = tile_rows / warps_down, warp_columns = tile_columns / warps_across;
     const i32 warp = threadIdx.x / 32;
-    const i32 warp_row = warp / warp_grid_columns * warp_rows, warp_column = warp % warp_grid_columns * warp_columns;
+    const i32 warp_row = warp / warps_across * warp_rows, warp_column = warp % warps_across * warp_columns;
     const i32 first_row = blockIdx.x * tile_rows, first_column = blockIdx.y * tile_columns;
     const i32 num_steps = (depth + step - 1) / step;
 

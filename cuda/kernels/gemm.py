@@ -12,9 +12,10 @@ from cuda.kernels.elements import ELEMENTS
 SOURCE = "gemm.cu"
 NUM_THREADS = 256
 SHARED_BYTES = 96 << 10
-LARGE, SMALL = (128, 128), (64, 64)
-"""Rows and columns of a tile; both walk K alike, so that the choice between them changes no bit."""
-STAGES = {LARGE: 3, SMALL: 6}
+STAGES = {(128, 128): 3, (64, 64): 6, (64, 32): 8}
+"""By rows and columns of a tile, large ones first. All walk K alike, so that the choice between them changes no bit."""
+LOWEST_TILE = 64
+"""Rows."""
 
 
 def _name(element: str, tile: tuple[int, int]) -> str:
@@ -49,9 +50,12 @@ class Gemm:
 
 
 def tile_of(num_rows: int, num_columns: int, num_multiprocessors: int) -> tuple[int, int]:
-    """The large tile where its blocks are enough to keep every multiprocessor busy."""
-    blocks = _grid(LARGE, num_rows, num_columns)
-    return LARGE if num_rows > SMALL[0] and blocks[0] * blocks[1] >= num_multiprocessors else SMALL
+    """The largest tile whose blocks keep every multiprocessor busy, unless a lower one holds all rows."""
+    for tile in STAGES:
+        blocks = _grid(tile, num_rows, num_columns)
+        if num_rows > tile[0] - LOWEST_TILE and blocks[0] * blocks[1] >= num_multiprocessors:
+            break
+    return tile
 
 
 def _grid(tile: tuple[int, int], num_rows: int, num_columns: int) -> tuple[int, int]:

@@ -8,13 +8,19 @@ from cuda.backends.emulated import EmulatedBackend
 from cuda.emulator import Settings
 from cuda.emulator.build import Mode
 from cuda.kernels import reference
-from cuda.kernels.gemm import LARGE, SHARED_BYTES, SMALL, SOURCE, Gemm, tile_of
+from cuda.kernels.gemm import SHARED_BYTES, SOURCE, STAGES, Gemm, tile_of
 from tests.cuda.kernels.combinations import each_way, emulated, needs_compiler, on_device
 from tests.cuda.kernels.mutants import OUT_OF_BOUNDS, STALE_COPY, WRONG_RESULT, Mutant, assert_caught
 
 Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
-SMALL_SHAPES = [(0, 16, 64), (1, 1, 8), (5, 67, 136), (65, 64, 456)]
-LARGE_SHAPES = [(65, 129, 72), (130, 128, 264)]
+LARGE, MIDDLE, SMALL = STAGES
+NUM_MULTIPROCESSORS = {LARGE: 2, MIDDLE: 2, SMALL: 99}
+"""With which these shapes get this tile."""
+SHAPES = {
+    LARGE: [(65, 129, 72), (130, 128, 264)],
+    MIDDLE: [(9, 135, 136), (64, 130, 8), (65, 64, 456)],
+    SMALL: [(0, 16, 64), (1, 1, 8), (5, 67, 136), (70, 32, 584)],
+}
 
 
 def whole_numbers(seed: int, shape: tuple[int, int, int], *, biased: bool = True) -> Inputs:
@@ -55,22 +61,14 @@ def defined(inputs: Inputs) -> torch.Tensor:
 @needs_compiler
 @each_way
 @pytest.mark.parametrize(
-    ("shapes", "tile", "out_dtype"),
-    [
-        (SMALL_SHAPES, SMALL, torch.bfloat16),
-        (LARGE_SHAPES, LARGE, torch.bfloat16),
-        (SMALL_SHAPES, SMALL, torch.float32),
-    ],
+    ("tile", "out_dtype"), [(LARGE, torch.bfloat16), (MIDDLE, torch.float32), (SMALL, torch.bfloat16)]
 )
-def test_it_equals_its_definition(
-    mode: Mode, seed: int, shapes: list[tuple[int, int, int]], tile: tuple[int, int], out_dtype: torch.dtype
-) -> None:
-    num_multiprocessors = 2 if tile == LARGE else 64
-    for number, shape in enumerate(shapes):
-        assert tile_of(shape[0], shape[1], num_multiprocessors) == tile
+def test_it_equals_its_definition(mode: Mode, seed: int, tile: tuple[int, int], out_dtype: torch.dtype) -> None:
+    backend = emulated(mode, seed, NUM_MULTIPROCESSORS[tile])
+    for number, shape in enumerate(SHAPES[tile]):
+        assert tile_of(shape[0], shape[1], backend.num_multiprocessors) == tile
         inputs = whole_numbers(seed, shape, biased=number % 2 == 1)
-        found = multiplied(emulated(mode, seed, num_multiprocessors), inputs, out_dtype)
-        assert torch.equal(found, defined(inputs).to(out_dtype))
+        assert torch.equal(multiplied(backend, inputs, out_dtype), defined(inputs).to(out_dtype))
 
 
 @needs_compiler
@@ -83,20 +81,39 @@ def test_rounding_stays_within_its_tolerance() -> None:
 
 @needs_compiler
 def test_a_rows_bits_depend_neither_on_its_company_nor_on_its_place_nor_on_the_tile() -> None:
-    few, many = emulated(num_multiprocessors=2), emulated(num_multiprocessors=64)
     x, weight, _ = normal(4, (135, 150, 520))
-    together = multiplied(few, (x, weight, None))
-    assert tile_of(135, 150, 2) == LARGE
-    assert torch.equal(multiplied(many, (x.flip(0), weight, None)), together.flip(0))
+    by_tile = {}
+    for tile, num_multiprocessors in {LARGE: 4, MIDDLE: 5, SMALL: 99}.items():
+        assert tile_of(135, 150, num_multiprocessors) == tile
+        by_tile[tile] = multiplied(emulated(num_multiprocessors=num_multiprocessors), (x, weight, None))
+    together = by_tile[LARGE]
+    assert torch.equal(by_tile[MIDDLE], together)
+    assert torch.equal(by_tile[SMALL], together)
+    assert torch.equal(multiplied(emulated(), (x.flip(0), weight, None)), together.flip(0))
     for row in (0, 1, 63, 64, 134):
-        assert torch.equal(multiplied(many, (x[row : row + 1], weight, None))[0], together[row])
+        assert torch.equal(multiplied(emulated(), (x[row : row + 1], weight, None))[0], together[row])
 
 
-def test_the_large_tile_is_taken_when_its_blocks_are_enough() -> None:
-    assert tile_of(2048, 4096, 132) == LARGE
-    assert tile_of(64, 1 << 17, 132) == SMALL
-    assert tile_of(512, 1024, 132) == SMALL
+@pytest.mark.parametrize(
+    ("num_rows", "num_columns", "tile"),
+    [
+        (2048, 4096, LARGE),
+        (512, 2048, MIDDLE),
+        (256, 1024, SMALL),
+        (64, 1 << 17, MIDDLE),
+        (65, 1 << 17, LARGE),
+        (1, 4096, SMALL),
+    ],
+)
+def test_tiles_are_as_large_as_keeps_132_multiprocessors_busy(
+    num_rows: int, num_columns: int, tile: tuple[int, int]
+) -> None:
+    assert tile_of(num_rows, num_columns, 132) == tile
+
+
+def test_stages_of_every_tile_fill_what_every_gpu_has() -> None:
     assert EmulatedBackend.max_shared_bytes >= SHARED_BYTES
+    assert all(2 * 64 * (rows + columns) * stages == SHARED_BYTES for (rows, columns), stages in STAGES.items())
 
 
 @needs_compiler
@@ -141,7 +158,7 @@ MUTANTS = {
 @needs_compiler
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_planted_bug_is_caught(name: str) -> None:
-    inputs = whole_numbers(1, (9, 37, 456))  # one step more than the ring holds, and a tail
+    inputs = whole_numbers(1, (9, 37, 584))  # a step more than the ring holds, and a tail
 
     def run(settings: Settings, sources: Path) -> None:
         found = multiplied(EmulatedBackend(settings, sources=sources), inputs)
