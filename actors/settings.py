@@ -47,7 +47,12 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("port", port, 8765, "port to listen on; 0 picks a free one"),
     Setting("ready-file", text, None, "file written once the node is ready: url, pid, actors"),
     Setting("devices", text, None, "comma list of `cuda:N`, `cpu`, `cpu:N`, `emu:N` [all GPUs, else cpu]"),
-    Setting("tp", amount("auto", count(1)), None, "tensor-parallel size of a group [auto]"),
+    Setting(
+        "tp",
+        amount("auto", count(1)),
+        None,
+        "tensor-parallel size of a group; its cpu devices keep to their share of the cores [auto]",
+    ),
     Setting("topology", text, None, "groups, such as `mixed=cpu:0,cpu:1;mixed=cpu:2,cpu:3`; implies --devices"),
     Setting(
         "dtype", choice("auto", "bfloat16", "float32"), "auto", "type of weights and KV: bfloat16, float32 or auto"
