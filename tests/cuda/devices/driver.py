@@ -1,13 +1,13 @@
 """Plans steps by hand for one device: scattered pages, requests in slots, logits kept for every sampled token."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from cuda.devices.cpu import CpuDevice
-from cuda.devices.device import DeviceConfig
+from cuda.devices.device import DeviceConfig, PoolInfo
 from protocol.sampling import SamplingParams
-from protocol.step import RowStart, SampledRow, StepPlan, StepRow
+from protocol.step import RowStart, SampledRow, StepPlan, StepResult, StepRow
 
 GREEDY = SamplingParams(max_tokens=1, temperature=0, seed=0)
 
@@ -29,11 +29,21 @@ def config_for(folder: Path, **overrides: Any) -> DeviceConfig:
     return DeviceConfig(**{**fields, **overrides})
 
 
+class Steps(Protocol):
+    """What is driven: a device, or a group of them."""
+
+    @property
+    def logits(self) -> Any: ...
+    def load(self, progress: Callable[[float], None]) -> PoolInfo: ...
+    def execute(self, plan: StepPlan) -> StepResult: ...
+    def close(self) -> None: ...
+
+
 class Driver:
     """One loaded device and where each of its slots stands."""
 
-    def __init__(self, config: DeviceConfig) -> None:
-        self.device = CpuDevice(config)
+    def __init__(self, config: DeviceConfig, device: Steps | None = None) -> None:
+        self.device: Steps = CpuDevice(config) if device is None else device
         self.pool = self.device.load(lambda _done: None)
         self._page_size = config.page_size
         self._free = list(range(self.pool.num_pages))[::-2] + list(range(self.pool.num_pages))[-2::-2]
