@@ -50,8 +50,8 @@ void block_barrier(unsigned id, unsigned count, bool wait, const char* operation
 // __syncthreads_count and its kin: how many of the live threads gave a non-zero predicate.
 unsigned block_vote(bool predicate, const char* operation, Site site);
 
-// Lets every other thread run first. Whatever can be spun on calls it.
-void spin_point(const char* operation, Site site);
+// Lets every other thread run first. Whatever can be spun on calls it; `flag` is what may change meanwhile, if known.
+void spin_point(const char* operation, Site site, const void* flag);
 
 unsigned char* dynamic_shared();
 

@@ -5,7 +5,7 @@ namespace emulator {
 
 template <class T, class Update>
 EMULATOR_UNWATCHED T atomic_update(const char* name, T* address, bool system_scope, Site site, Update update) {
-    spin_point(name, site);
+    spin_point(name, site, address);
     check_atomic(address, sizeof(T), MemoryOrder::relaxed, system_scope, 0, site);
     using Bits = __attribute__((may_alias)) unsigned long long;
     using Half = __attribute__((may_alias)) unsigned;
@@ -75,6 +75,6 @@ EMULATOR_UNWATCHED static inline void __threadfence_system() {
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 static inline void __nanosleep(unsigned, emulator::Site site = emulator::here()) {
-    emulator::spin_point("__nanosleep", site);
+    emulator::spin_point("__nanosleep", site, nullptr);
 }
 static inline long long clock64() { return static_cast<long long>(emulator::nanoseconds()); }

@@ -6,9 +6,9 @@ namespace emulator {
 template <int... I> struct Indices {};
 
 template <class T> constexpr char kind_of() {
-    if (__is_enum(T) || __is_class(T)) return 's';
-    if (T(0.5f) != T(0)) return 'f';
-    return T(-1) < T(0) ? 'i' : 'u';
+    if constexpr (__is_enum(T) || __is_class(T)) return 's';
+    else if (T(0.5f) != T(0)) return 'f';
+    else return T(-1) < T(0) ? 'i' : 'u';
 }
 template <class T> struct Kind { static constexpr char value = kind_of<T>(); };
 template <class T> struct Kind<T*> { static constexpr char value = 'p'; };

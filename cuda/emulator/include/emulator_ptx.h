@@ -137,7 +137,7 @@ EMULATOR_UNWATCHED inline void store_release(unsigned* flag, unsigned value, boo
     __atomic_store_n(flag, value, __ATOMIC_RELEASE);
 }
 EMULATOR_UNWATCHED inline unsigned load_acquire(const char* name, const unsigned* flag, bool system, Site site) {
-    emulator::spin_point(name, site);
+    emulator::spin_point(name, site, flag);
     unsigned value = __atomic_load_n(flag, __ATOMIC_ACQUIRE);
     emulator::check_atomic(flag, 4, emulator::MemoryOrder::acquire, system, value, site);
     return value;

@@ -7,6 +7,7 @@
 
 #include "flags.h"
 #include "launch.h"
+#include "learned.h"
 #include "ledger.h"
 
 namespace emulator {
@@ -46,6 +47,7 @@ void forget_actors(const StreamClock& horizon, const StreamClock& host) {
         for (const auto& ledger : Ledger::all()) ledger->host_waited(host);
     }
     forget_releases();
+    forget_learned(horizon);
 }
 
 }  // namespace emulator

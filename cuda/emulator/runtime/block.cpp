@@ -7,6 +7,9 @@
 
 #include <cstring>
 
+#include "ledger.h"
+#include "memory.h"
+
 namespace emulator {
 
 __thread Thread* current __attribute__((tls_model("initial-exec"))) = nullptr;
@@ -164,8 +167,8 @@ bool Block::wake_spinners() {
     }
     if (idle_rounds_ > 8) sched_yield();
     if (idle_rounds_ % 64 == 0) {
-        if (launch.must_abort()) {
-            report("aborted", "another launch failed while this one spun:\n" + where_everyone_waits(), nullptr,
+        if (must_abort()) {
+            report("aborted", "this one spins, and a launch that it may wait for has failed:\n" + where_everyone_waits(), nullptr,
                    threads[0].site, 0, 0);
             return false;
         }
@@ -179,6 +182,16 @@ bool Block::wake_spinners() {
     woken.swap(spinning);
     for (unsigned rank : woken) resume(rank);
     return true;
+}
+
+// Processes that share the memory of a flag that is spun on are one crash domain.
+bool Block::must_abort() const {
+    if (launch.must_abort()) return true;
+    for (unsigned rank : spinning) {
+        Allocation* array = allocation_of(reinterpret_cast<std::uintptr_t>(threads[rank].flag));
+        if (array != nullptr && array->ledger && array->ledger->has_failed()) return true;
+    }
+    return false;
 }
 
 unsigned Block::live_lanes(unsigned warp) const {
@@ -260,7 +273,8 @@ void fail_lane(const char* kind, const char* operation, unsigned lane, Site site
                          ", which is not in the mask, absent, or has exited", site);
 }
 
-void spin_point(const char* operation, Site site) {
+void spin_point(const char* operation, Site site, const void* flag) {
+    current->block->running().flag = flag;
     current->block->suspend(State::spinning, operation, site, 0);
 }
 

@@ -31,6 +31,7 @@ struct FiberThread : Thread {
     const char* operation = "start";
     Site site{nullptr, 0};
     unsigned mask = 0;
+    const void* flag = nullptr;  // that it last let others run for
     std::vector<std::vector<AsyncCopy>> groups;  // committed and not yet waited for, oldest first
     std::vector<AsyncCopy> open_group;
 };
@@ -90,6 +91,7 @@ struct Block {
     void start_threads();
     void loop();
     bool wake_spinners();
+    bool must_abort() const;
     void on_fault(int signal);
     void report(const char* kind, const std::string& message, const Thread* thread, Site site, std::uintptr_t pc,
                 std::uintptr_t other_pc);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "block.h"
+#include "learned.h"
 #include "ledger.h"
 #include "memory.h"
 #include "random.h"
@@ -31,13 +32,6 @@ std::vector<std::uint32_t> shuffled(std::uint32_t count, Random random) {
     return order;
 }
 
-// In this process, and in those that share memory with it.
-std::uint64_t all_failures() {
-    std::uint64_t count = num_failures.load(std::memory_order_relaxed);
-    for (const auto& ledger : Ledger::all()) count += ledger->failures();
-    return count;
-}
-
 // The bytes behind an array are not watched; one look at them when all is done shows whether somebody wrote there.
 void check_arguments(Launch& launch) {
     const LaunchRequest& request = launch.request();
@@ -60,21 +54,32 @@ void note_progress() { num_steps.fetch_add(1, std::memory_order_relaxed); }
 std::uint64_t progress() { return num_steps.load(std::memory_order_relaxed); }
 
 Launch::Launch(const LaunchRequest& request, ErrorReport& report)
-    : request_(request), report_(report), failures_before_(all_failures()),
-      number_(request.ticket != 0 ? request.ticket : submit_synchronous()), ticket_(ticket_of(number_)) {}
+    : request_(request), report_(report), failures_before_(num_failures.load()),
+      number_(request.ticket != 0 ? request.ticket : submit_synchronous()), ticket_(ticket_of(number_)) {
+    if (request.checked) inherited_ = learned_before(ticket_);
+}
 
 Launch::~Launch() {
+    if (!learned_.blocks.empty() || !learned_.launches.empty()) {
+        join(learned_, *inherited_);
+        keep_learned(ticket_, std::move(learned_));
+    }
     if (request_.ticket == 0) host_waits(number_);
 }
 
 ErrorReport* Launch::claim_report() {
     if (failed_.exchange(true)) return nullptr;
     ++num_failures;
-    for (const auto& ledger : Ledger::all()) ledger->note_failure();
+    for (const auto& ledger : Ledger::all()) ledger->fail();
     return &report_;
 }
 
-bool Launch::must_abort() const { return failed() || all_failures() != failures_before_; }
+void Launch::add_learned(const Foreign& learned) {
+    std::lock_guard<std::mutex> lock(guard_);
+    join(learned_, learned);
+}
+
+bool Launch::must_abort() const { return failed() || num_failures.load(std::memory_order_relaxed) != failures_before_; }
 
 void run(Launch& launch) {
     Index3 grid = launch.grid();

@@ -2,8 +2,11 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 
 #include "../include/emulator_abi.h"
+#include "flags.h"
 #include "order.h"
 
 namespace emulator {
@@ -54,10 +57,13 @@ class Launch {
     // The first caller gets the report to fill; later failures are consequences.
     ErrorReport* claim_report();
     bool failed() const { return failed_.load(std::memory_order_relaxed); }
-    // True once this launch has failed, or since it began one on another device, or in a process that shares memory.
+    // True once this launch, or one on another device since this one began, has failed.
     bool must_abort() const;
 
     const Ticket& ticket() const { return ticket_; }
+    // Check mode: what earlier launches learnt, and what this one's blocks tell when they end.
+    const Foreign& inherited() const { return *inherited_; }
+    void add_learned(const Foreign& learned);
 
   private:
     const LaunchRequest& request_;
@@ -66,6 +72,9 @@ class Launch {
     std::uint64_t failures_before_;
     std::uint32_t number_;
     Ticket ticket_;
+    std::shared_ptr<const Foreign> inherited_;
+    std::mutex guard_;
+    Foreign learned_;
 };
 
 // Runs every block; returns when all have ended or one has failed.

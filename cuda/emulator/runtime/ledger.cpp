@@ -31,7 +31,7 @@ struct Ledger::Participant {
 
 struct Ledger::Header {
     std::atomic<std::uint32_t> holder;  // the process that holds the lock
-    std::atomic<std::uint32_t> failures;
+    std::atomic<bool> has_failed;
     std::uint64_t position;             // where the next record goes
     Participant participants[max_participants];
 };
@@ -170,8 +170,8 @@ void Ledger::host_waited(const StreamClock& host) {
         own.host[stream].store(host[stream], std::memory_order_release);
 }
 
-std::uint32_t Ledger::failures() const { return header_->failures.load(std::memory_order_relaxed); }
-void Ledger::note_failure() { ++header_->failures; }
+bool Ledger::has_failed() const { return header_->has_failed.load(std::memory_order_relaxed); }
+void Ledger::fail() { header_->has_failed = true; }
 
 std::optional<BlockRun> Ledger::run_of(unsigned slot, std::uint32_t actor) const {
     const Participant& other = header_->participants[slot - 1];
@@ -225,15 +225,21 @@ std::vector<Knowledge> Ledger::released(std::size_t flag, std::uint64_t& version
     return {newest_first.rbegin(), newest_first.rend()};
 }
 
-// Own blocks that everything knows by now, and others' that their host has waited for.
-bool Ledger::is_forgettable(GlobalName block) const {
+std::optional<bool> Ledger::has_host_waited(GlobalName block) const {
     auto process = static_cast<std::uint32_t>(block >> 32), base = static_cast<std::uint32_t>(block);
-    if (process == process_of(slot_)) return base < oldest_actor();
     for (unsigned slot = 1; slot <= max_participants; ++slot) {
         if (process_of(slot) != process) continue;
         std::optional<BlockRun> run = run_of(slot, base);
         return run.has_value() && has_host_waited(slot, *run);
     }
+    return std::nullopt;
+}
+
+bool is_forgettable(GlobalName block) {
+    GlobalName first = global_name(0);
+    if (block >> 32 == first >> 32) return block - first < oldest_actor();
+    for (const auto& ledger : Ledger::all())
+        if (std::optional<bool> has_waited = ledger->has_host_waited(block)) return *has_waited;
     return false;
 }
 

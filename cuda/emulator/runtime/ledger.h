@@ -37,9 +37,9 @@ class Ledger {
     void add_run(const BlockRun& run);
     void host_waited(const StreamClock& host);
 
-    // How many launches of any of the processes have failed.
-    std::uint32_t failures() const;
-    void note_failure();
+    // Whether a launch of any of the processes has failed.
+    bool has_failed() const;
+    void fail();
 
     // The block that an actor of the process in `slot` belongs to; nothing if it is too old to be remembered.
     std::optional<BlockRun> run_of(unsigned slot, std::uint32_t actor) const;
@@ -49,12 +49,14 @@ class Ledger {
     void release(std::size_t flag, const Knowledge& knowledge);
     std::vector<Knowledge> released(std::size_t flag, std::uint64_t& version);
 
+    // Whether the host of the block's process has waited for it; nothing if that process is not known here.
+    std::optional<bool> has_host_waited(GlobalName block) const;
+
   private:
     struct Participant;
     struct Header;
 
     bool claim_slot();
-    bool is_forgettable(GlobalName block) const;
     std::vector<std::uint32_t> encoded(const Knowledge& knowledge) const;
 
     std::size_t mapped_bytes_;
@@ -64,5 +66,8 @@ class Ledger {
     Cell* cells_;
     unsigned slot_ = 0;
 };
+
+// Whether a block need not be named in what threads know: everything that may still run is ordered behind it.
+bool is_forgettable(GlobalName block);
 
 }  // namespace emulator

@@ -12,6 +12,18 @@
 namespace emulator {
 namespace {
 
+bool knows_launch(const Foreign& foreign, GlobalName stream, std::uint32_t sequence) {
+    auto found = foreign.launches.find(stream);
+    return found != foreign.launches.end() && sequence <= found->second;
+}
+
+bool knows_actor(const Foreign& foreign, GlobalName actor, std::uint32_t time) {
+    auto after = foreign.blocks.upper_bound(actor);
+    if (after == foreign.blocks.begin()) return false;
+    const auto& [base, clocks] = *std::prev(after);
+    return actor - base < clocks->size() && time <= (*clocks)[actor - base];
+}
+
 std::string index_text(Index3 index) {
     return "(" + std::to_string(index.x) + ", " + std::to_string(index.y) + ", " + std::to_string(index.z) + ")";
 }
@@ -33,6 +45,11 @@ BlockHistory::BlockHistory(Launch& launch, Worker& worker, Index3 index, unsigne
       seen_(run_.num_threads),
       acquired_(run_.num_threads),
       looked_(run_.num_threads) {}
+
+BlockHistory::~BlockHistory() {
+    if (!any_foreign_) return;
+    for (const Foreign& foreign : foreign_) launch_.add_learned(foreign);
+}
 
 Clocks& BlockHistory::known(unsigned rank) {
     if (known_[rank].empty()) known_[rank].resize(run_.num_threads, 0);
@@ -188,16 +205,13 @@ bool BlockHistory::is_ordered_elsewhere(unsigned rank, const Stamp& stamp, const
 }
 
 bool BlockHistory::knows_launch(unsigned rank, GlobalName stream, std::uint32_t sequence) const {
-    auto found = foreign_[rank].launches.find(stream);
-    return found != foreign_[rank].launches.end() && sequence <= found->second;
+    return emulator::knows_launch(foreign_[rank], stream, sequence) ||
+           emulator::knows_launch(launch_.inherited(), stream, sequence);
 }
 
 bool BlockHistory::knows_actor(unsigned rank, GlobalName actor, std::uint32_t time) const {
-    const auto& blocks = foreign_[rank].blocks;
-    auto after = blocks.upper_bound(actor);
-    if (after == blocks.begin()) return false;
-    const auto& [base, clocks] = *std::prev(after);
-    return actor - base < clocks->size() && time <= (*clocks)[actor - base];
+    return emulator::knows_actor(foreign_[rank], actor, time) ||
+           emulator::knows_actor(launch_.inherited(), actor, time);
 }
 
 Conflict BlockHistory::against(const char* kind, const Access& access, const Place& place, const Stamp& other) const {
@@ -249,7 +263,8 @@ Knowledge BlockHistory::snapshot(unsigned rank, bool system_scope) {
     auto mine = std::make_shared<Clocks>(base_);
     if (!known_[rank].empty()) join(*mine, known_[rank]);
     (*mine)[rank] = now_[rank];
-    Knowledge knowledge{foreign_[rank], run_.device, system_scope};
+    Knowledge knowledge{launch_.inherited(), run_.device, system_scope};
+    join(knowledge.known, foreign_[rank]);
     knowledge.known.blocks[global_name(run_.base)] = mine;
     const StreamClock& after = launch_.ticket().after;
     for (std::uint32_t stream = 0; stream < after.size(); ++stream)

@@ -35,6 +35,7 @@ struct Conflict {
 class BlockHistory {
   public:
     BlockHistory(Launch& launch, Worker& worker, Index3 index, unsigned char* dynamic_shared);
+    ~BlockHistory();
 
     // Each of `ranks` learns what any of them knew, and all they did.
     void synchronize(const std::vector<unsigned>& ranks);

@@ -79,6 +79,20 @@ def test_a_pointer_is_an_array_or_an_unsigned_address() -> None:
         fill((1,), (16,), (out.pointer, np.float32(1)))
 
 
+def test_a_struct_is_a_numpy_record_of_its_size() -> None:
+    code = """
+    struct Peers { int* slab[2]; int rank; };
+    extern "C" __global__ void k(Peers peers) { peers.slab[peers.rank][0] = 5; }"""
+    slabs = [DeviceArray.from_numpy(np.zeros(1, np.int32)) for _ in range(2)]
+    peers = np.zeros((), np.dtype([("slab", np.uint64, 2), ("rank", np.int32)], align=True))
+    peers["slab"], peers["rank"] = [slab.pointer for slab in slabs], 1
+    kernel = RawModule(code=code).get_function("k")
+    kernel((1,), (1,), (peers[()],))
+    assert [slab.numpy()[0] for slab in slabs] == [0, 5]
+    with pytest.raises(TypeError, match="argument 0 is uint64, the parameter is struct192"):
+        kernel((1,), (1,), (np.uint64(0),))
+
+
 def test_too_few_arguments_are_refused() -> None:
     with pytest.raises(TypeError, match="takes 2 arguments, 1 were given"):
         scale_module().get_function("fill")((1,), (16,), (np.float32(1),))
