@@ -200,7 +200,6 @@ __device__ __noinline__ u64 cut(Candidates candidates, Weigher weigh, u64 budget
         const u64 total = selection().edge_total, each = weigh(prefix << shift);
         const bool keeps_all = shift < id_bits && total - each < budget;  // of equal logits
         if (shift == 0 || keeps_all) return prefix << shift;
-        __syncthreads();  // the next edge is written after all have read this one
     }
 }
 
