@@ -13,7 +13,8 @@
 //           hides 0.8 µs at 4.8 TB/s.
 // Numerics  fp32 in the registers of mma.m16n8k16, k after k from 0 to K, whichever the tile: no split of K, and rows
 //           of an mma do not touch each other. A row's bits depend neither on T, nor on its place, nor on the tile
-//           chosen. Bias is added last, one rounding. Tolerance: 2⁻¹⁸·Σ|x·weight| and 1 ulp of out.
+//           chosen. Bias is added last, one rounding. Tolerance: 2⁻²³·(K/16 + 8)·Σ|x·weight|, for tensor cores may cut
+//           where they should round, and 1 ulp of out.
 // Requires  K a multiple of 8 (16 bytes), matrices aligned to 16 bytes, 256 threads, 96 KB of dynamic shared memory.
 //           Any T and N. Checked by gemm.py.
 #include "common.cuh"

@@ -13,8 +13,9 @@
 //           all the time that the weight takes; the tensor core idles.
 // Numerics  fp32, in an order that depends on K alone: a warp's own k one after another (bf16 by mma.m16n8k16, float by
 //           fmaf and then over lanes in a tree), then the warps, then bias; one rounding. Columns of an mma do not
-//           touch each other: a row's bits depend neither on T nor on its place. Tolerance: 2⁻²⁰·Σ|x·weight| and 1 ulp
-//           of out.
+//           touch each other: a row's bits depend neither on T nor on its place.
+//           Tolerance: 2⁻²³·(K/128 + 16)·Σ|x·weight|, for tensor cores may cut where they should round, and 1 ulp of
+//           out.
 // Requires  1 ≤ T ≤ 8, N ≥ 1; K a multiple of 16 bytes, rows aligned to 16 bytes; 256 threads (float: 128). Checked by
 //           gemv.py.
 #include "common.cuh"

@@ -76,7 +76,7 @@ def test_rounding_stays_within_its_tolerance() -> None:
     inputs = normal(3, (3, 40, 4096))
     error = (multiplied(emulated(), inputs).double() - defined(inputs)).abs()
     x, weight, _ = inputs
-    assert (error <= 2**-18 * (x.double().abs() @ weight.double().abs().T)).all()
+    assert (error <= 2**-23 * (4096 / 16 + 8) * (x.double().abs() @ weight.double().abs().T)).all()
 
 
 @needs_compiler

@@ -58,7 +58,7 @@ def test_rounding_stays_within_its_tolerance(dtype: torch.dtype) -> None:
     x, weight = (torch.randn((rows, 4096), generator=generator).to(dtype) for rows in (4, 40))
     found = multiplied(emulated(), (x, weight, None), torch.float32)
     error = (found.double() - defined((x, weight, None))).abs()
-    assert (error <= 2**-20 * (x.double().abs() @ weight.double().abs().T)).all()
+    assert (error <= 2**-23 * (4096 / 128 + 16) * (x.double().abs() @ weight.double().abs().T)).all()
 
 
 @needs_compiler
