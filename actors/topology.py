@@ -34,7 +34,7 @@ def read_groups(devices: str | None, topology: str | None, tp: int | None) -> tu
     """All groups, in order. Raises ConfigError for what is malformed, contradictory or not in this version."""
     if topology is None:
         named = default_devices() if devices is None else _read_devices(devices, "--devices")
-        return _grouped(named, auto_tp(named) if tp is None else tp)
+        return grouped(named, auto_tp(named) if tp is None else tp)
     groups = tuple(_read_group(entry.strip()) for entry in topology.split(";"))
     members = [device for group in groups for device in group.devices]
     _check_distinct(members, "--topology")
@@ -52,12 +52,12 @@ def default_devices() -> tuple[str, ...]:
     return tuple(f"cuda:{index}" for index in find_gpus().usable) or ("cpu:0",)
 
 
-def auto_tp(devices: Sequence[str]) -> int:  # noqa: ARG001 - what a choice will be made from
+def auto_tp(devices: Sequence[str]) -> int:  # noqa: ARG001 - the seam of a choice: a measured one asks them
     """Size of a group if nobody said: each device holds the whole model and is a replica."""
     return 1
 
 
-def _grouped(devices: tuple[str, ...], size: int) -> tuple[Group, ...]:
+def grouped(devices: tuple[str, ...], size: int) -> tuple[Group, ...]:
     """Groups of `size` devices that are named one after the other."""
     if len(devices) % size:
         mend = f"name {size} devices for each group, such as --devices {_example(devices[0], size)}"
