@@ -4,7 +4,7 @@
 It says nothing of speed, registers, or real weak memory: the check on a GPU does.
 """
 
-from cuda.emulator.array import DeviceArray, mark_initialised
+from cuda.emulator.array import DeviceArray, mark_initialised, unlink_shared
 from cuda.emulator.errors import EmulatorError, KernelError, SourceError, ToolchainError
 from cuda.emulator.module import Kernel, RawModule, Settings
 from cuda.emulator.stream import Event, Graph, Stream
@@ -22,4 +22,5 @@ __all__ = [
     "Stream",
     "ToolchainError",
     "mark_initialised",
+    "unlink_shared",
 ]

@@ -93,18 +93,30 @@ class DeviceArray:
 
         Raises:
             ValueError: Shape or dtype differ.
+            EmulatorError: Work that was given this array was submitted, and not waited for.
         """
         if host.shape != self.shape or host.dtype != self.dtype:
             raise ValueError(f"the array is {self.dtype}{self.shape}, the host's {host.dtype}{host.shape}")
+        self._check_order(write=True)
         contiguous = np.ascontiguousarray(host)
         ctypes.memmove(self.pointer, contiguous.ctypes.data, self.nbytes)
         self.mark_initialised()
 
     def numpy(self) -> NDArray[Any]:
-        """A copy on the host."""
+        """A copy on the host.
+
+        Raises:
+            EmulatorError: Work that writes it was submitted, and not waited for.
+        """
+        self._check_order(write=False)
         host = np.empty(self.shape, self.dtype)
         ctypes.memmove(host.ctypes.data, self.pointer, self.nbytes)
         return host
+
+    def _check_order(self, *, write: bool) -> None:
+        if not load_runtime().emulator_may_host_touch(self.pointer, int(write)):
+            does, what = ("writes", "was given") if write else ("reads", "may write")
+            raise EmulatorError(f"the host {does} an array that submitted work {what}, without waiting for that")
 
     def mark_initialised(self) -> None:
         """Tells check mode that all of it was written by somebody it did not see."""
@@ -114,6 +126,11 @@ class DeviceArray:
 def mark_initialised(address: int, nbytes: int) -> None:
     """Tells check mode that the host wrote there, in order with the kernels; nothing if that is in no device array."""
     load_runtime().emulator_mark_initialised(address, nbytes)
+
+
+def unlink_shared(name: str) -> None:
+    """Takes the name away from shared memory, which lives on for those who have it; nothing if it has none."""
+    load_runtime().emulator_unlink_shared(name.encode())
 
 
 def _nbytes(shape: tuple[int, ...], dtype: DTypeLike) -> int:

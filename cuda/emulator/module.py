@@ -5,6 +5,7 @@ Owns the loaded library of one `.cu`. Checks arguments to the byte before they r
 
 import ctypes
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +16,11 @@ import numpy as np
 from cuda.emulator.array import DeviceArray
 from cuda.emulator.build import Mode, build_module
 from cuda.emulator.library import ErrorReport, LaunchRequest, kernel_error, load_runtime
-from cuda.emulator.stream import Stream
+from cuda.emulator.stream import Stream, Use
 
 MAX_THREADS = 1024
 MAX_SHARED_BYTES = 227 << 10
-KIND_NAMES = {"p": "pointer", "i": "int", "u": "uint", "f": "float", "b": "bool", "s": "struct"}
+KIND_NAMES = {"p": "pointer", "c": "pointer", "i": "int", "u": "uint", "f": "float", "b": "bool", "s": "struct"}
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,12 @@ class Parameter:
     size: int
 
     def __str__(self) -> str:
-        return KIND_NAMES[self.kind] + ("" if self.kind in "pb" else str(8 * self.size))
+        return KIND_NAMES[self.kind] + ("" if self.is_pointer or self.kind == "b" else str(8 * self.size))
+
+    @property
+    def is_pointer(self) -> bool:
+        """To constants (`c`) or not (`p`)."""
+        return self.kind in "pc"
 
 
 class RawModule:
@@ -148,7 +154,7 @@ class Kernel:
             def run(ticket: int, _keep: object = keep) -> None:
                 self._run(*sizes, packed, shared_mem, ticket)
 
-            stream.submit(run)
+            stream.submit(run, uses=_uses(self.parameters, packed))
         else:
             self._run(*sizes, packed, shared_mem, 0)
 
@@ -202,14 +208,21 @@ def _pack(kernel: str, parameters: Sequence[Parameter], args: Sequence[object]) 
     return _Packed(pointers, buffers, args)
 
 
+def _uses(parameters: Sequence[Parameter], packed: _Packed) -> list[Use]:
+    return [
+        Use(int.from_bytes(value.raw, sys.byteorder), writes=parameter.kind == "p")
+        for parameter, value in zip(parameters, packed.values, strict=True)
+        if parameter.is_pointer
+    ]
+
+
 def _bytes_of(kernel: str, number: int, parameter: Parameter, arg: object) -> bytes:
-    if isinstance(arg, DeviceArray) and parameter.kind == "p":
+    if isinstance(arg, DeviceArray) and parameter.is_pointer:
         return np.uint64(arg.pointer).tobytes()
     if isinstance(arg, np.generic):
-        kind = (
-            "p" if parameter.kind == "p" and arg.dtype == np.uint64 else {"V": "s"}.get(arg.dtype.kind, arg.dtype.kind)
-        )
-        if kind == parameter.kind and arg.dtype.itemsize == parameter.size:
+        is_address = parameter.is_pointer and arg.dtype == np.uint64
+        kind = {"V": "s"}.get(arg.dtype.kind, arg.dtype.kind)
+        if (is_address or kind == parameter.kind) and arg.dtype.itemsize == parameter.size:
             return arg.tobytes()
         given = str(arg.dtype)
     else:

@@ -8,12 +8,20 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from threading import BoundedSemaphore
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from cuda.emulator.library import load_runtime
 
 Work = Callable[[int], object]
 """A launch, or any closure of the host's: takes its ticket in the stream's order."""
+
+
+class Use(NamedTuple):
+    """That work is given the device array at an address."""
+
+    address: int
+    writes: bool
+
 
 MAX_QUEUED = 8192
 """Pieces of work that a stream holds; who queues more waits until there is room."""
@@ -51,13 +59,13 @@ class Event:
 class Graph:
     """Work recorded once with its arguments, to be run again as it is."""
 
-    def __init__(self, recorded: Sequence[Work]) -> None:
+    def __init__(self, recorded: Sequence[tuple[Work, Sequence[Use]]]) -> None:
         self._recorded = tuple(recorded)
 
     def launch(self, stream: "Stream") -> None:
         """Queues all that was recorded, in order."""
-        for work in self._recorded:
-            stream.submit(work)
+        for work, uses in self._recorded:
+            stream.submit(work, uses)
 
 
 class Stream:
@@ -71,14 +79,20 @@ class Stream:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
         self._room = BoundedSemaphore(MAX_QUEUED)
         self._last: Future[None] | None = None  # it fails if anything before it did
-        self._recording: list[Work] | None = None
+        self._recording: list[tuple[Work, Sequence[Use]]] | None = None
 
-    def submit(self, work: Work) -> None:
-        """Queues `work`, or records it while capturing. Blocks while the queue is full."""
+    def submit(self, work: Work, uses: Sequence[Use] = ()) -> None:
+        """Queues `work`, or records it while capturing. Blocks while the queue is full.
+
+        The host shall not touch the arrays of `uses` before it has waited for the work.
+        """
         if self._recording is not None:
-            self._recording.append(work)
+            self._recording.append((work, uses))
             return
-        ticket = load_runtime().emulator_submit(self._number)
+        library = load_runtime()
+        ticket = library.emulator_submit(self._number)
+        for use in uses:
+            library.emulator_note_use(ticket, use.address, int(use.writes))
         self._queue(lambda: work(ticket))
 
     def _queue(self, work: Callable[[], object]) -> Future[None]:

@@ -12,6 +12,7 @@ template <class T> constexpr char kind_of() {
 }
 template <class T> struct Kind { static constexpr char value = kind_of<T>(); };
 template <class T> struct Kind<T*> { static constexpr char value = 'p'; };
+template <class T> struct Kind<const T*> { static constexpr char value = 'c'; };
 template <> struct Kind<bool> { static constexpr char value = 'b'; };
 
 template <class T> struct Bare { using type = T; };

@@ -28,6 +28,12 @@ EXPORTED void emulator_mark_initialised(void* pointer, std::uint64_t bytes) {
 EXPORTED std::uint32_t emulator_create_stream() { return emulator::create_stream(); }
 EXPORTED void emulator_close_stream(std::uint32_t stream) { emulator::close_stream(stream); }
 EXPORTED std::uint32_t emulator_submit(std::uint32_t stream) { return emulator::submit(stream); }
+EXPORTED void emulator_note_use(std::uint32_t ticket, std::uint64_t address, int writes) {
+    emulator::note_use(ticket, address, writes != 0);
+}
+EXPORTED int emulator_may_host_touch(std::uint64_t address, int write) {
+    return emulator::may_host_touch(address, write != 0) ? 1 : 0;
+}
 EXPORTED void emulator_stream_waits(std::uint32_t stream, std::uint32_t ticket) {
     emulator::stream_waits(stream, ticket);
 }

@@ -73,7 +73,7 @@ void* allocate(std::size_t bytes, bool initialised) {
     if (bytes <= (std::size_t{64} << 20)) std::memset(array, 0xFF, bytes);  // huge arrays stay sparse: zeros
     std::memset(array + bytes, slack_pattern, slack);
     auto key = reinterpret_cast<std::uintptr_t>(array);
-    add({{key, bytes, initialised, {}, nullptr, nullptr}, zone.base, zone.mapped_bytes, slack, true});
+    add({{key, bytes, initialised, {}, nullptr, {}, nullptr}, zone.base, zone.mapped_bytes, slack, true});
     return array;
 }
 
@@ -94,7 +94,7 @@ void* allocate_shared(const char* name, std::size_t bytes, bool create) {
         if (create) unlink_shared(name);
         return nullptr;
     }
-    add({{reinterpret_cast<std::uintptr_t>(zone.begin), bytes, true, {}, ledger, nullptr}, zone.base,
+    add({{reinterpret_cast<std::uintptr_t>(zone.begin), bytes, true, {}, ledger, {}, nullptr}, zone.base,
          zone.mapped_bytes, 0, true});
     return zone.begin;
 }
@@ -106,7 +106,7 @@ void unlink_shared(const char* name) {
 
 void adopt(void* pointer, std::size_t bytes) {
     auto* base = static_cast<unsigned char*>(pointer);
-    add({{reinterpret_cast<std::uintptr_t>(pointer), bytes, true, {}, nullptr, nullptr}, base, bytes, 0, false});
+    add({{reinterpret_cast<std::uintptr_t>(pointer), bytes, true, {}, nullptr, {}, nullptr}, base, bytes, 0, false});
 }
 
 void release(void* pointer) {

@@ -5,10 +5,18 @@
 #include <map>
 #include <memory>
 
+#include "order.h"
+
 namespace emulator {
 
 class Ledger;
 class Shadow;
+
+// Who was given an array, whether or not they have come to it yet.
+struct Uses {
+    StreamClock readers;
+    StreamClock writers;
+};
 
 struct Allocation {
     std::uintptr_t begin;
@@ -16,6 +24,7 @@ struct Allocation {
     bool initialised;                // as a whole: by the host, or by what check mode did not watch
     std::map<std::size_t, std::size_t> written;  // else these parts of it, from and to
     std::shared_ptr<Ledger> ledger;  // if processes share it
+    Uses uses;  // order.cpp's
     std::shared_ptr<Shadow> shadow;  // check mode's memory of who touched it; made at the first access
 };
 

@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "actors.h"
+#include "memory.h"
 
 namespace emulator {
 namespace {
@@ -25,6 +26,12 @@ void join(StreamClock& into, const StreamClock& from) {
 void advance(StreamClock& clock, std::uint32_t stream, std::uint32_t sequence) {
     if (clock.size() <= stream) clock.resize(stream + 1, 0);
     clock[stream] = std::max(clock[stream], sequence);
+}
+
+bool is_within(const StreamClock& some, const StreamClock& all) {
+    for (std::uint32_t stream = 0; stream < some.size(); ++stream)
+        if (some[stream] > at(all, stream)) return false;
+    return true;
 }
 
 std::uint32_t add_stream() {
@@ -92,6 +99,22 @@ std::uint32_t submit_synchronous() {
     std::lock_guard<std::mutex> lock(guard);
     if (own.number == 0) own.number = add_stream();
     return add_ticket(own.number);
+}
+
+void note_use(std::uint32_t number, std::uintptr_t address, bool writes) {
+    std::lock_guard<std::mutex> lock(guard);
+    Allocation* array = allocation_of(address);
+    auto found = tickets.find(number);
+    if (array == nullptr || found == tickets.end()) return;
+    advance(writes ? array->uses.writers : array->uses.readers, found->second.stream, found->second.sequence);
+}
+
+bool may_host_touch(std::uintptr_t address, bool write) {
+    std::lock_guard<std::mutex> lock(guard);
+    const Allocation* array = allocation_of(address);
+    if (array == nullptr || array->ledger) return true;  // hosts of several processes talk in ways not seen here
+    const Uses& uses = array->uses;
+    return is_within(uses.writers, host) && (!write || is_within(uses.readers, host));
 }
 
 Ticket ticket_of(std::uint32_t number) {

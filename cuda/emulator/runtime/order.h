@@ -27,6 +27,10 @@ void close_stream(std::uint32_t stream);
 // its own for them.
 std::uint32_t submit(std::uint32_t stream);
 std::uint32_t submit_synchronous();
+// What is submitted as `ticket` was given the array at `address`.
+void note_use(std::uint32_t ticket, std::uintptr_t address, bool writes);
+// Whether the host has waited for everybody that was given the array at `address` and that it would race with.
+bool may_host_touch(std::uintptr_t address, bool write);
 // For as long as the host has not waited for it.
 Ticket ticket_of(std::uint32_t number);
 

@@ -112,15 +112,15 @@ def test_the_watchdog_waits_while_another_stream_gets_on() -> None:
         code='extern "C" __global__ void k(int* x) { while (atomicAdd(x, 0) == 0) {} }',
         settings=Settings(watchdog_s=0.1),
     )
-    work = RawModule(code='extern "C" __global__ void k(int* x) { atomicAdd(x + 1, 1); }')
-    x = DeviceArray.from_numpy(np.zeros(2, np.int32))
+    work = RawModule(code='extern "C" __global__ void k(int* x, int by) { atomicAdd(x, by); }')
+    x = DeviceArray.from_numpy(np.zeros(1, np.int32))
     with Stream() as first, Stream() as second:
         spin.get_function("k")((1,), (32,), (x,), stream=first)
         started = time.monotonic()
         while time.monotonic() < started + 0.3:
-            work.get_function("k")((1,), (1,), (x,), stream=second)
+            work.get_function("k")((1,), (1,), (x, np.int32(0)), stream=second)
             second.synchronize()
-        x.set(np.ones(2, np.int32))
+        work.get_function("k")((1,), (1,), (x, np.int32(1)), stream=second)
         first.synchronize()
 
 

@@ -6,7 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cuda.emulator import DeviceArray, KernelError, RawModule, Settings, SourceError, Stream, ToolchainError
+from cuda.emulator import (
+    DeviceArray,
+    EmulatorError,
+    KernelError,
+    RawModule,
+    Settings,
+    SourceError,
+    Stream,
+    ToolchainError,
+)
 from cuda.emulator.build import build_module, cache_folder
 from cuda.emulator.stream import MAX_QUEUED
 from cuda.emulator.toolchain import find_toolchain
@@ -155,6 +164,26 @@ def test_streams_keep_order_and_raise_at_synchronize() -> None:
         with pytest.raises(RuntimeError, match="arithmetic"):
             stream.synchronize()
         assert x.numpy() == 3
+
+
+def test_the_host_waits_before_it_touches_what_a_stream_was_given() -> None:
+    kernel = RawModule(code='extern "C" __global__ void k(int* x, const int* y) { *x = *y; }').get_function("k")
+    x, y = (DeviceArray.from_numpy(np.ones(1, np.int32)) for _ in range(2))
+    with Stream() as stream:
+        stream.begin_capture()
+        kernel((1,), (1,), (x, y), stream=stream)
+        graph = stream.end_capture()
+        assert x.numpy() == y.numpy() == 1
+        graph.launch(stream)
+        event = stream.record()
+        assert y.numpy() == 1
+        with pytest.raises(EmulatorError, match="the host reads an array that submitted work may write"):
+            x.numpy()
+        with pytest.raises(EmulatorError, match="the host writes an array that submitted work was given"):
+            y.set(np.zeros(1, np.int32))
+        event.wait()
+        y.set(np.zeros(1, np.int32))
+        assert x.numpy() == 1
 
 
 def test_an_event_is_done_when_the_stream_has_come_there_and_raises_what_failed() -> None:
