@@ -20,7 +20,7 @@ from cuda.emulator.stream import Stream, Use
 
 MAX_THREADS = 1024
 MAX_SHARED_BYTES = 227 << 10
-KIND_NAMES = {"p": "pointer", "c": "pointer", "i": "int", "u": "uint", "f": "float", "b": "bool", "s": "struct"}
+KIND_NAMES = {"p": "pointer", "i": "int", "u": "uint", "f": "float", "b": "bool", "s": "struct"}
 
 
 @dataclass(frozen=True)
@@ -47,18 +47,20 @@ class Settings:
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of a kernel: a kind letter of `KIND_NAMES`, and its size in bytes."""
+    """One parameter of a kernel.
+
+    Attributes:
+        kind: A letter of `KIND_NAMES`.
+        size: In bytes.
+        is_const: A pointer to what the kernel does not write.
+    """
 
     kind: str
     size: int
+    is_const: bool = False
 
     def __str__(self) -> str:
-        return KIND_NAMES[self.kind] + ("" if self.is_pointer or self.kind == "b" else str(8 * self.size))
-
-    @property
-    def is_pointer(self) -> bool:
-        """To constants (`c`) or not (`p`)."""
-        return self.kind in "pc"
+        return KIND_NAMES[self.kind] + ("" if self.kind in "pb" else str(8 * self.size))
 
 
 class RawModule:
@@ -210,17 +212,17 @@ def _pack(kernel: str, parameters: Sequence[Parameter], args: Sequence[object]) 
 
 def _uses(parameters: Sequence[Parameter], packed: _Packed) -> list[Use]:
     return [
-        Use(int.from_bytes(value.raw, sys.byteorder), writes=parameter.kind == "p")
+        Use(int.from_bytes(value.raw, sys.byteorder), writes=not parameter.is_const)
         for parameter, value in zip(parameters, packed.values, strict=True)
-        if parameter.is_pointer
+        if parameter.kind == "p"
     ]
 
 
 def _bytes_of(kernel: str, number: int, parameter: Parameter, arg: object) -> bytes:
-    if isinstance(arg, DeviceArray) and parameter.is_pointer:
+    if isinstance(arg, DeviceArray) and parameter.kind == "p":
         return np.uint64(arg.pointer).tobytes()
     if isinstance(arg, np.generic):
-        is_address = parameter.is_pointer and arg.dtype == np.uint64
+        is_address = parameter.kind == "p" and arg.dtype == np.uint64
         kind = {"V": "s"}.get(arg.dtype.kind, arg.dtype.kind)
         if (is_address or kind == parameter.kind) and arg.dtype.itemsize == parameter.size:
             return arg.tobytes()
@@ -236,7 +238,10 @@ def _parameters(library: ctypes.CDLL, number: int) -> tuple[Parameter, ...]:
     address = describe()
     count = ctypes.string_at(address, 1)[0]
     text = ctypes.string_at(address + 1, 2 * count)
-    return tuple(Parameter(chr(kind), size) for kind, size in zip(text[:count], text[count:], strict=True))
+    return tuple(
+        Parameter("p", size, is_const=True) if kind == ord("c") else Parameter(chr(kind), size)
+        for kind, size in zip(text[:count], text[count:], strict=True)
+    )
 
 
 def _address(library: ctypes.CDLL, name: str) -> int | None:

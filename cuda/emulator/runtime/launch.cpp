@@ -36,7 +36,7 @@ std::vector<std::uint32_t> shuffled(std::uint32_t count, Random random) {
 void check_arguments(Launch& launch) {
     const LaunchRequest& request = launch.request();
     for (std::uint64_t i = 0; i < request.num_args; ++i) {
-        if (request.kinds[i] != 'p' && request.kinds[i] != 'c') continue;
+        if (request.kinds[i] != 'p') continue;
         auto pointer = *static_cast<std::uintptr_t*>(request.args[i]);
         if (is_left_whole(pointer, request.checked != 0)) continue;
         ErrorReport* report = launch.claim_report();

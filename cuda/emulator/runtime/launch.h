@@ -15,7 +15,7 @@ namespace emulator {
 struct LaunchRequest {
     void (*entry)(void** args);
     void** args;
-    const char* kinds;  // one letter for each argument: emulator_entry.h
+    const char* kinds;  // one letter for each argument, as Parameter has it
     std::uint64_t num_args;
     void* (*shared_anchor)();  // an address inside the module's thread-local (= shared) variables
     std::uint32_t grid[3];
