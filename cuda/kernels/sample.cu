@@ -4,10 +4,10 @@
 //           at the token, and at the best of all. logits [R, V] fp32, slots and positions [R] int32 (slot −1: skipped).
 // Owns      A block owns a row, a thread every blockDim.x-th four tokens. Adjusted logits go to scratch [slots, V], only
 //           for rows that have any; `logits` are left as they are.
-// Traffic   Passes over a row of V·4 bytes (16-byte accesses if V % 4 = 0): greedy 1; drawn 2; top-k 3; top-p 4; a flat
-//           top-p 7, with ties at its edge 9; + 1 for logprobs, + 1 for alternatives, + 3 for bias or a ban, + 6 for
-//           penalties. Shared memory: 33 KB.
-// Bound     Latency of one SM's reading: some 10 µs a pass for V = 152k; noise for all tokens takes about 25 µs.
+// Traffic   Passes over V·4 bytes, in 16-byte accesses if V % 4 = 0: greedy 1; drawn 2; top-k up to 512 tokens 2; top-p 3.
+//           More than fit a list of 2,048: top-k 5, top-p 7; + 2 with ties at the edge. Logprobs + 1, alternatives + 1.
+//           Bias or ban + 3, penalties + 5 and the history, once with an atomic a token. Shared memory: 33 KB.
+// Bound     Latency: what one SM reads, some 10 µs a pass for V = 152k; noise for all tokens some 40 µs of arithmetic.
 // Numerics  Weights are fp32 exponentials, summed as integers of 2⁻⁴⁴: exact in any order, so a draw depends on nothing
 //           but the row, and all ranks draw the same. The race is run in fp32 and decided in fp64 between those that
 //           come within 1e-4 of the first. Log-probabilities: 1e-5. A NaN counts as −inf; if all are −inf, all are equal.
@@ -118,9 +118,11 @@ struct Race {
     Noise noise;
     float min_p;
 
-    __device__ __forceinline__ float chance(u64 standing) const {
-        const float weight = weigh.weight(standing);
-        return standing >= weigh.least && weight >= min_p ? weight : 0.0f;
+    // A token's weight; 0 for those that take no part.
+    __device__ __forceinline__ float chance(float logit, i32 token) const {
+        const float weight = weigh.weight(number_in(logit));
+        const bool is_kept = weigh.least == 0 || standing_of(logit, token) >= weigh.least;
+        return is_kept && weight >= min_p ? weight : 0.0f;
     }
 
     // Calls meet(standing, time) for tokens that may arrive by `reach`, which may shrink meanwhile.
@@ -129,8 +131,9 @@ struct Race {
         const i32 num_tokens = candidates.row.num_tokens;
         if (candidates.listed != 0) {
             candidates.each([&](u64 standing) {
-                const float mine = chance(standing);
-                const u32 word = noise.of_token(token_of(standing));
+                const i32 token = token_of(standing);
+                const float mine = chance(logit_of(standing), token);
+                const u32 word = noise.of_token(token);
                 if (gap_of(word) <= mine * reach) meet(standing, exponential_of(word) / mine);
             });
             return;
@@ -140,7 +143,7 @@ struct Race {
 #pragma unroll
             for (i32 i = 0; i < 4; ++i) {
                 const i32 token = 4 * quad + i;
-                chances[i] = token < num_tokens ? chance(standing_of(values.elements[i], token)) : 0.0f;
+                chances[i] = token < num_tokens ? chance(values.elements[i], token) : 0.0f;
                 most = fmaxf(most, chances[i]);
             }
             if (most * reach < smallest_gap) return;
@@ -293,5 +296,5 @@ sample(const float* logits, i32 num_tokens, const i32* sampled_slots, const i32*
     if (threadIdx.x != 0) return;
     out_tokens[r] = token;
     history[position] = token;
-    if (reports) out_logprobs[r] = logprob(logit_of(standing_of(raw.logits[token], token)));
+    if (reports) out_logprobs[r] = logprob(number_in(raw.logits[token]));
 }

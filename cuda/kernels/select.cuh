@@ -26,9 +26,12 @@ __device__ __forceinline__ Selection& selection() {
 
 __device__ __forceinline__ float minus_infinity() { return __uint_as_float(0xff800000u); }
 
-// A token's standing: larger logits first, then lower ids. −0 and +0 tie, NaN counts as −inf. 0 stands for no token.
+// NaN counts as −inf.
+__device__ __forceinline__ float number_in(float logit) { return logit == logit ? logit : minus_infinity(); }
+
+// A token's standing: larger logits first, then lower ids. −0 and +0 tie. 0 stands for no token.
 __device__ __forceinline__ u64 standing_of(float logit, i32 token) {
-    const u32 bits = __float_as_uint(logit == logit ? logit + 0.0f : minus_infinity());
+    const u32 bits = __float_as_uint(number_in(logit) + 0.0f);
     const u32 key = bits ^ (bits >> 31 != 0 ? 0xffffffffu : 0x80000000u);
     return static_cast<u64>(key) << id_bits | (last_id - static_cast<u32>(token));
 }
@@ -93,13 +96,12 @@ struct Weigher {
     u64 least;
     bool counts;
 
-    __device__ __forceinline__ float weight(u64 standing) const {
-        const float logit = logit_of(standing);
+    __device__ __forceinline__ float weight(float logit) const {
         return logit == top ? 1.0f : expf((logit - top) * inverse_temperature);  // inf − inf is no number
     }
     __device__ __forceinline__ u64 operator()(u64 standing) const {
         if (standing < least) return 0;
-        return counts ? 1 : static_cast<u64>(weight(standing) * weight_one);
+        return counts ? 1 : static_cast<u64>(weight(logit_of(standing)) * weight_one);
     }
 };
 __device__ __forceinline__ Weigher count_from(u64 least) { return {0.0f, 0.0f, least, true}; }
@@ -203,16 +205,18 @@ __device__ __noinline__ u64 cut(Candidates candidates, Weigher weigh, u64 budget
     }
 }
 
-// Lists the tokens that weigh more than `light`. Returns how many there are; those beyond `max_listed` are left out.
+// Lists the tokens that weigh more than `light`, and returns how many there are; if that is more than max_listed, some.
 __device__ __noinline__ i32 list_heavier(Row row, Weigher weigh, u64 light) {
     Selection& shared = selection();
     __syncthreads();  // an earlier list and its length have been read
     if (threadIdx.x == 0) shared.num_listed = 0;
     __syncthreads();  // nobody takes a number before the count is 0
+    bool is_full = false;  // then who went on counting would only stand in line
     row.each([&](u64 standing) {
-        if (weigh(standing) <= light) return;
+        if (is_full || weigh(standing) <= light) return;
         const i32 number = atomicAdd(&shared.num_listed, 1);
-        if (number < max_listed) shared.listed[number] = standing;
+        is_full = number >= max_listed;
+        if (!is_full) shared.listed[number] = standing;
     });
     __syncthreads();  // the list and its length are read when complete
     return shared.num_listed;

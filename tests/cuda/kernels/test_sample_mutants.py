@@ -46,7 +46,7 @@ MUTANTS = {
     ),
     "the carry forgotten": Mutant(SELECT, "(low > ~before ? 1u : 0u)", "0u", UNSEEN | WRONG),
     "equal logits from the other end": Mutant(SELECT, "total - each < budget", "total - each <= budget", WRONG),
-    "two zeros": Mutant(SELECT, "logit == logit ? logit + 0.0f", "logit == logit ? logit", WRONG),
+    "two zeros": Mutant(SELECT, "number_in(logit) + 0.0f", "number_in(logit)", WRONG),
     "the nucleus of all tokens, not of the top k": Mutant(
         KERNEL, "const u64 total = total_of(candidates, weigh);",
         "const u64 total = total_of({row, 0}, {weigh.top, weigh.inverse_temperature, 0, false});", UNSEEN | WRONG,
@@ -54,7 +54,7 @@ MUTANTS = {
     "a ban too long": Mutant(KERNEL, "num_outputs < settings.min_tokens", "num_outputs <= settings.min_tokens", WRONG),
     "no ban": Mutant(KERNEL, "adjusted[settings.banned[i]] = minus_infinity();", ";", WRONG),
     "prompt tokens counted": Mutant(KERNEL, "if (i < prompt)", "if (i < prompt - 1)", WRONG),
-    "log-probability of the adjusted logit": Mutant(KERNEL, "(raw.logits[token]", "(row.logits[token]", WRONG),
+    "log-probability of the adjusted logit": Mutant(KERNEL, "raw.logits[token]", "row.logits[token]", WRONG),
     "the race decided in fp32": Mutant(KERNEL, "(earliest)) * slack", "(earliest))", WRONG),
     "a barrier more, which is harmless": Mutant(KERNEL, "    Bests bests =", "    __syncthreads();\n    Bests bests ="),
     "more slack, which is harmless": Mutant(KERNEL, "slack = 1.0001f", "slack = 1.01f"),
