@@ -52,10 +52,18 @@ def gelu_mul(gate_up: Array) -> Array:
     return np.asarray(0.5 * gate * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3))) * up)
 
 
-def paged_attention(queries: Array, pool: Array, page_table: Sequence[int], start: int, window: int | None) -> Array:
+def paged_attention(  # noqa: PLR0913, PLR0917 - as many as attention has
+    queries: Array,
+    pool: Array,
+    page_table: Sequence[int],
+    start: int,
+    window: int | None,
+    soft_cap: float | None = None,
+) -> Array:
     """Queries [count, H, D] of one row at positions start … over its keys and values in `pool` [page, 2, K, S, D].
 
-    Each sees the positions up to its own, the latest `window` of them if that is set. Returns [count, H, D].
+    Each sees the positions up to its own, the latest `window` of them if that is set; with a soft cap, scores become
+    soft_cap · tanh(score / soft_cap). Returns [count, H, D].
     """
     count, heads, dim = queries.shape
     kv_heads = pool.shape[2]
@@ -69,6 +77,8 @@ def paged_attention(queries: Array, pool: Array, page_table: Sequence[int], star
         for head in range(heads):
             group = head // (heads // kv_heads)
             scores = keys[first : start + i + 1, group] @ queries[i, head].astype(np.float64) / np.sqrt(dim)
+            if soft_cap is not None:
+                scores = soft_cap * np.tanh(scores / soft_cap)
             weights = np.exp(scores - scores.max())
             out[i, head] = weights @ values[first : start + i + 1, group] / weights.sum()
     return out

@@ -1,0 +1,98 @@
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from cuda.backends.emulated import EmulatedBackend
+from cuda.emulator import Settings
+from cuda.kernels.attention import AttentionShape
+from tests.cuda.kernels.attention_case import Attended, assert_right, make_case
+from tests.cuda.kernels.combinations import needs_compiler
+from tests.cuda.kernels.mutants import OUT_OF_BOUNDS, STALE_COPY, UNSEEN, WRONG_RESULT, Mutant, assert_caught
+
+MAIN, ROWS, RINGS, TOTAL = "attention.cu", "attention_rows.cuh", "attention_rings.cuh", "attention_total.cuh"
+WRONG = frozenset({WRONG_RESULT})
+MISALIGNED = frozenset({"misaligned"})
+OVERFLOW = frozenset({"undefined", *OUT_OF_BOUNDS})
+ITEM_BARRIER = "        __syncthreads();  // no warp fills the shared memory of the next item"
+BLOCK_BARRIER = "__syncthreads();  // the pair is here"
+WARP_BARRIER = "__syncwarp();  // the tile is here"
+COMMIT = "        ptx::cp_async_commit();\n        asked ="
+VALUES_FRAGMENTS = "const u32 low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};\n                ptx::mma_m16n8k16_bf16(o"
+
+MUTANTS = {
+    "no barrier before a pair is used": Mutant(RINGS, BLOCK_BARRIER, "//", STALE_COPY),
+    "no warp barrier before a tile is used": Mutant(RINGS, WARP_BARRIER, "//", STALE_COPY),
+    "no barrier between items": Mutant(MAIN, ITEM_BARRIER, "//", STALE_COPY | WRONG),
+    "a warp's wait for one copy less": Mutant(RINGS, "wait<Keys::ring - 2>", "wait<Keys::ring - 1>", STALE_COPY),
+    "the block's wait for no copy": Mutant(RINGS, "cp_async_wait<0>", "cp_async_wait<1>", STALE_COPY),
+    "copies that are not committed": Mutant(RINGS, COMMIT, "        asked =", STALE_COPY),
+    "a key behind the row's own": Mutant(ROWS, "key > last[i / 2])", "key > last[i / 2] + 1)", WRONG),
+    "keys taken for visible to all": Mutant(
+        MAIN, "key + Keys::num_keys <= own.position(0) + 1 && key >= sizes.first_visible(end_key - 1)", "true", WRONG
+    ),
+    "a window one key too long": Mutant(ROWS, "position + 1 - window", "position - window", WRONG),
+    "the page behind": Mutant(RINGS, "table[key / page_size]", "table[key / page_size + 1]", WRONG | OUT_OF_BOUNDS),
+    "fragments of the values swapped": Mutant(
+        ROWS, VALUES_FRAGMENTS, VALUES_FRAGMENTS.replace("b[0], b[1]", "b[1], b[0]"), WRONG
+    ),
+    "infinity from infinity": Mutant(ROWS, "base[i] = now == minus_infinity() ? 0.0f : now;", "base[i] = now;", WRONG),
+    "outputs not rescaled": Mutant(ROWS, "o[n][i] = __fmul_rn(o[n][i], kept[i / 2]);", "(void)0;", WRONG),
+    "a split's share merged into another's": Mutant(TOTAL, "fmaf(total, kept,", "fmaf(total, added,", WRONG),
+    "the total read before it came": Mutant(MAIN, "ptx::barrier_sync(1 + warp, 64);", "", UNSEEN | {"deadlock"}),
+    "partial results in each other's rows": Mutant(
+        MAIN, "first_key / split_keys) * item.num_rows", "first_key / split_keys)", WRONG | UNSEEN
+    ),
+    "padding rows left as they were": Mutant(MAIN, "if (token_slots[token] >= 0) continue;", "continue;", WRONG),
+    "rows of a tile off their alignment": Mutant(
+        ROWS, "even / 8 * 8) * 16", "even / 8 * 8) * 16 + row * 8", MISALIGNED
+    ),
+    "bank conflicts, which are harmless here": Mutant(ROWS, "even % 8 ^ odd ^ turn", "even % 8 ^ odd"),
+    "a barrier more, which is harmless": Mutant(MAIN, ITEM_BARRIER, "        __syncthreads();  //\n" + ITEM_BARRIER),
+}
+FLOAT_MUTANTS = {
+    "scores read before all are there": Mutant(ROWS, "__syncwarp();  // the lanes of a row see", "//", UNSEEN),
+    "weights read before all are there": Mutant(ROWS, "__syncwarp();  // every lane sees", "//", UNSEEN),
+}
+
+
+def attend(dtype: torch.dtype, settings: Settings, sources: Path) -> None:
+    """Rows whose splits pass from warp to warp, rows whose splits are combined, a large tile, and a window."""
+    backend = EmulatedBackend(settings, num_multiprocessors=1, sources=sources)
+    case = make_case(AttentionShape(4, 2, 64, 16), dtype, [290, 60, 530])
+    attended = Attended(backend, case)
+    assert_right(attended([(0, 288, 2), (1, 0, 60)], padding=1), case, [(0, 288, 2), (1, 0, 60)])
+    cut = replace(attended.kernel.planner, num_blocks=1000)
+    assert_right(attended([(2, 528, 2)], planner=cut), case, [(2, 528, 2)])
+
+    windowed = make_case(AttentionShape(4, 2, 64, 16, window=40), dtype, [110])
+    assert_right(Attended(backend, windowed)([(0, 96, 8)]), windowed, [(0, 96, 8)])
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_bug_is_caught(name: str) -> None:
+    assert_caught(MUTANTS[name], partial(attend, torch.bfloat16))
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", FLOAT_MUTANTS)
+def test_a_bug_in_the_path_of_floats_is_caught(name: str) -> None:
+    assert_caught(FLOAT_MUTANTS[name], partial(attend, torch.float32))
+
+
+@needs_compiler
+def test_an_offset_of_32_bits_is_caught() -> None:
+    def attend_far_away(settings: Settings, sources: Path) -> None:
+        backend = EmulatedBackend(settings, sources=sources)
+        case = make_case(AttentionShape(2, 1, 64, 16), torch.bfloat16, [20])
+        first = (1 << 31) // (2 * 16 * 64)
+        pool = backend.empty((first + len(case.pool), *case.pool.shape[1:]), torch.bfloat16)
+        backend.copy(pool[first:], case.pool)
+        far = replace(case, page_tables=case.page_tables + first)
+        assert_right(Attended(backend, far, pool)([(0, 19, 1)]), case, [(0, 19, 1)])
+
+    mutant = Mutant(RINGS, "page * page_elements", "page * static_cast<i32>(page_elements)", OVERFLOW)
+    assert_caught(mutant, attend_far_away)
