@@ -13,7 +13,7 @@
 namespace emulator {
 namespace {
 
-std::mutex guard;
+std::mutex actors_guard;
 std::deque<BlockRun> runs;  // by base
 std::uint32_t next_base = 1;
 std::atomic<std::uint32_t> oldest{1};
@@ -21,7 +21,7 @@ std::atomic<std::uint32_t> oldest{1};
 }  // namespace
 
 BlockRun add_block_run(const Launch& launch, Index3 block) {
-    std::lock_guard<std::mutex> lock(guard);
+    std::lock_guard<std::mutex> lock(actors_guard);
     const Ticket& ticket = launch.ticket();
     runs.push_back({next_base, launch.num_threads(), ticket.stream, ticket.sequence, launch.request().device, block,
                     launch.block()});
@@ -31,7 +31,7 @@ BlockRun add_block_run(const Launch& launch, Index3 block) {
 }
 
 BlockRun block_run_of(std::uint32_t actor) {
-    std::lock_guard<std::mutex> lock(guard);
+    std::lock_guard<std::mutex> lock(actors_guard);
     auto after = std::upper_bound(runs.begin(), runs.end(), actor,
                                   [](std::uint32_t wanted, const BlockRun& run) { return wanted < run.base; });
     return *std::prev(after);
@@ -41,7 +41,7 @@ std::uint32_t oldest_actor() { return oldest.load(std::memory_order_relaxed); }
 
 void forget_actors(const StreamClock& horizon, const StreamClock& host) {
     {
-        std::lock_guard<std::mutex> lock(guard);
+        std::lock_guard<std::mutex> lock(actors_guard);
         while (!runs.empty() && runs.front().sequence <= at(horizon, runs.front().stream)) runs.pop_front();
         oldest = runs.empty() ? next_base : runs.front().base;
         for (const auto& ledger : Ledger::all()) ledger->host_waited(host);

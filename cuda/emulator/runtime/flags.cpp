@@ -13,14 +13,12 @@
 namespace emulator {
 namespace {
 
-constexpr std::size_t max_releases = 32;  // a reader is never further behind
-
 struct Flag {
     std::vector<Knowledge> released;
     std::uint64_t version = 0;
 };
 
-std::mutex guard;
+std::mutex flags_guard;
 std::unordered_map<std::uintptr_t, Flag> flags;
 std::uint64_t last_version = 0;  // of all flags, so that one forgotten and made again has a new one
 
@@ -52,10 +50,6 @@ GlobalName global_name(std::uint32_t number) {
     return global_name(process, number);
 }
 
-void join(Clocks& into, const Clocks& from) {
-    for (std::size_t i = 0; i < from.size(); ++i) into[i] = std::max(into[i], from[i]);
-}
-
 void join(Foreign& into, const Foreign& from) {
     for (const auto& [base, clocks] : from.blocks) {
         auto& mine = into.blocks[base];
@@ -75,7 +69,7 @@ void join(Foreign& into, const Foreign& from) {
 
 void release_by_store(std::uintptr_t flag, const Knowledge& knowledge) {
     if (auto [ledger, offset] = shared_place(flag); ledger != nullptr) return ledger->release(offset, knowledge);
-    std::lock_guard<std::mutex> lock(guard);
+    std::lock_guard<std::mutex> lock(flags_guard);
     add(flags[flag], knowledge);
 }
 
@@ -87,7 +81,7 @@ void release_by_update(std::uintptr_t flag, const Knowledge& knowledge) {
             if (continues(earlier, knowledge)) join(whole.known, earlier.known);
         return ledger->release(offset, whole);
     }
-    std::lock_guard<std::mutex> lock(guard);
+    std::lock_guard<std::mutex> lock(flags_guard);
     Flag& there = flags[flag];
     there.version = ++last_version;
     for (Knowledge& earlier : there.released)
@@ -97,7 +91,7 @@ void release_by_update(std::uintptr_t flag, const Knowledge& knowledge) {
 
 std::vector<Knowledge> released_at(std::uintptr_t flag, std::uint64_t& version) {
     if (auto [ledger, offset] = shared_place(flag); ledger != nullptr) return ledger->released(offset, version);
-    std::lock_guard<std::mutex> lock(guard);
+    std::lock_guard<std::mutex> lock(flags_guard);
     auto found = flags.find(flag);
     if (found == flags.end() || found->second.version == version) return {};
     version = found->second.version;
@@ -105,7 +99,7 @@ std::vector<Knowledge> released_at(std::uintptr_t flag, std::uint64_t& version) 
 }
 
 void forget_releases() {
-    std::lock_guard<std::mutex> lock(guard);
+    std::lock_guard<std::mutex> lock(flags_guard);
     GlobalName first = global_name(0), oldest = global_name(oldest_actor());
     for (auto flag = flags.begin(); flag != flags.end();) {
         auto& released = flag->second.released;

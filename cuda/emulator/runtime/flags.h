@@ -6,7 +6,11 @@
 #include <memory>
 #include <vector>
 
+#include "order.h"
+
 namespace emulator {
+
+constexpr std::size_t max_releases = 32;  // of one flag, kept; a reader is never further behind
 
 // Actors and streams by name: those of this process and of others. Within a process they are ordered by number.
 using GlobalName = std::uint64_t;
@@ -21,7 +25,6 @@ struct Foreign {
     std::map<GlobalName, std::uint32_t> launches;                // by stream
 };
 
-void join(Clocks& into, const Clocks& from);
 void join(Foreign& into, const Foreign& from);
 
 struct Knowledge {

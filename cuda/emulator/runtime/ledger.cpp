@@ -19,7 +19,6 @@ constexpr unsigned max_participants = 31;  // as many as a stamp can name
 constexpr std::uint32_t max_streams = 1024;
 constexpr std::uint64_t max_runs = 1 << 16;
 constexpr std::uint64_t journal_words = 4 << 20;
-constexpr unsigned max_releases = 32;  // a reader is never further behind
 
 // One process. It alone writes here, others read.
 struct Ledger::Participant {
@@ -38,7 +37,7 @@ struct Ledger::Header {
 
 namespace {
 
-std::mutex guard;
+std::mutex ledger_guard;
 std::vector<std::weak_ptr<Ledger>> opened;
 
 std::string file_of(const char* name) { return std::string(name) + ".ledger"; }
@@ -99,7 +98,7 @@ struct Reader {
 }  // namespace
 
 std::vector<std::shared_ptr<Ledger>> Ledger::all() {
-    std::lock_guard<std::mutex> held(guard);
+    std::lock_guard<std::mutex> held(ledger_guard);
     std::vector<std::shared_ptr<Ledger>> alive;
     for (const auto& each : opened)
         if (auto ledger = each.lock()) alive.push_back(std::move(ledger));
@@ -117,7 +116,7 @@ std::shared_ptr<Ledger> Ledger::open(const char* name, std::size_t bytes) {
     if (base == MAP_FAILED) return nullptr;
     auto ledger = std::make_shared<Ledger>(base, mapped, bytes);
     if (!ledger->claim_slot()) return nullptr;
-    std::lock_guard<std::mutex> held(guard);
+    std::lock_guard<std::mutex> held(ledger_guard);
     opened.erase(std::remove_if(opened.begin(), opened.end(), [](const auto& each) { return each.expired(); }),
                  opened.end());
     opened.push_back(ledger);

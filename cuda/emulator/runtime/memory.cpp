@@ -29,7 +29,7 @@ struct Mapping {
     bool is_ours;
 };
 
-std::shared_mutex guard;
+std::shared_mutex mappings_guard;
 std::atomic<std::uint64_t> version{0};
 std::map<std::uintptr_t, Mapping>& mappings() {
     static std::map<std::uintptr_t, Mapping> all;
@@ -51,7 +51,7 @@ Zone map_zone(std::size_t bytes) {
 }
 
 void add(Mapping mapping) {
-    std::unique_lock lock(guard);
+    std::unique_lock lock(mappings_guard);
     mappings()[mapping.allocation.begin] = std::move(mapping);
 }
 
@@ -110,7 +110,7 @@ void adopt(void* pointer, std::size_t bytes) {
 }
 
 void release(void* pointer) {
-    std::unique_lock lock(guard);
+    std::unique_lock lock(mappings_guard);
     auto found = mappings().find(reinterpret_cast<std::uintptr_t>(pointer));
     if (found == mappings().end()) return;
     if (found->second.is_ours) munmap(found->second.base, found->second.mapped_bytes);
@@ -125,7 +125,7 @@ void mark_initialised(std::uintptr_t address, std::size_t bytes) {
     if (array == nullptr || array->ledger) return;  // who shares memory tells of it by flags, not by the host
     std::size_t begin = address - array->begin, end = std::min(begin + bytes, array->bytes);
     if (array->shadow) array->shadow->forget(begin, end);
-    std::unique_lock lock(guard);
+    std::unique_lock lock(mappings_guard);
     if (array->initialised) return;
     auto& written = array->written;  // disjoint ranges
     for (auto each = written.upper_bound(end); each != written.begin();) {
@@ -140,13 +140,13 @@ void mark_initialised(std::uintptr_t address, std::size_t bytes) {
 }
 
 bool has_host_written(const Allocation& array, std::size_t begin, std::size_t end) {
-    std::shared_lock lock(guard);
+    std::shared_lock lock(mappings_guard);
     auto after = array.written.upper_bound(begin);
     return array.initialised || (after != array.written.begin() && std::prev(after)->second >= end);
 }
 
 bool is_left_whole(std::uintptr_t address, bool was_watched) {
-    std::shared_lock lock(guard);
+    std::shared_lock lock(mappings_guard);
     Mapping* mapping = mapping_at_or_before(address);
     if (mapping == nullptr) return true;
     Allocation& array = mapping->allocation;
@@ -159,14 +159,14 @@ bool is_left_whole(std::uintptr_t address, bool was_watched) {
 }
 
 Allocation* allocation_of(std::uintptr_t address) {
-    std::shared_lock lock(guard);
+    std::shared_lock lock(mappings_guard);
     Mapping* mapping = mapping_at_or_before(address);
     if (mapping == nullptr || address - mapping->allocation.begin >= mapping->allocation.bytes) return nullptr;
     return &mapping->allocation;
 }
 
 Shadow* shadow_of(Allocation& allocation) {
-    std::unique_lock lock(guard);
+    std::unique_lock lock(mappings_guard);
     if (!allocation.shadow)
         allocation.shadow = allocation.ledger ? std::make_shared<Shadow>(allocation.ledger)
                                               : std::make_shared<Shadow>(allocation.bytes);
@@ -174,7 +174,7 @@ Shadow* shadow_of(Allocation& allocation) {
 }
 
 bool near_allocation(std::uintptr_t address) {
-    std::shared_lock lock(guard);
+    std::shared_lock lock(mappings_guard);
     auto after = mappings().upper_bound(address);
     const auto holds = [&](const Mapping& mapping) {
         return address - reinterpret_cast<std::uintptr_t>(mapping.base) < mapping.mapped_bytes;

@@ -10,18 +10,13 @@
 namespace emulator {
 namespace {
 
-std::mutex guard;
+std::mutex order_guard;
 StreamClock host;
 StreamClock submitted;
 std::vector<StreamClock> streams(1);  // what the next ticket of each waits for; stream 0 is nobody's
 std::vector<std::uint32_t> closed;
 std::unordered_map<std::uint32_t, Ticket> tickets;  // those that the host has not waited for
 std::uint32_t last_ticket = 0;
-
-void join(StreamClock& into, const StreamClock& from) {
-    if (into.size() < from.size()) into.resize(from.size(), 0);
-    for (std::size_t i = 0; i < from.size(); ++i) into[i] = std::max(into[i], from[i]);
-}
 
 void advance(StreamClock& clock, std::uint32_t stream, std::uint32_t sequence) {
     if (clock.size() <= stream) clock.resize(stream + 1, 0);
@@ -80,29 +75,34 @@ thread_local OwnStream own;
 
 }  // namespace
 
+void join(StreamClock& into, const StreamClock& from) {
+    if (into.size() < from.size()) into.resize(from.size(), 0);
+    for (std::size_t i = 0; i < from.size(); ++i) into[i] = std::max(into[i], from[i]);
+}
+
 std::uint32_t create_stream() {
-    std::lock_guard<std::mutex> lock(guard);
+    std::lock_guard<std::mutex> lock(order_guard);
     return add_stream();
 }
 
 void close_stream(std::uint32_t stream) {
-    std::lock_guard<std::mutex> lock(guard);
+    std::lock_guard<std::mutex> lock(order_guard);
     closed.push_back(stream);
 }
 
 std::uint32_t submit(std::uint32_t stream) {
-    std::lock_guard<std::mutex> lock(guard);
+    std::lock_guard<std::mutex> lock(order_guard);
     return add_ticket(stream);
 }
 
 std::uint32_t submit_synchronous() {
-    std::lock_guard<std::mutex> lock(guard);
+    std::lock_guard<std::mutex> lock(order_guard);
     if (own.number == 0) own.number = add_stream();
     return add_ticket(own.number);
 }
 
 void note_use(std::uint32_t number, std::uintptr_t address, bool writes) {
-    std::lock_guard<std::mutex> lock(guard);
+    std::lock_guard<std::mutex> lock(order_guard);
     Allocation* array = allocation_of(address);
     auto found = tickets.find(number);
     if (array == nullptr || found == tickets.end()) return;
@@ -110,7 +110,7 @@ void note_use(std::uint32_t number, std::uintptr_t address, bool writes) {
 }
 
 bool may_host_touch(std::uintptr_t address, bool write) {
-    std::lock_guard<std::mutex> lock(guard);
+    std::lock_guard<std::mutex> lock(order_guard);
     const Allocation* array = allocation_of(address);
     if (array == nullptr || array->ledger) return true;  // hosts of several processes talk in ways not seen here
     const Uses& uses = array->uses;
@@ -118,12 +118,12 @@ bool may_host_touch(std::uintptr_t address, bool write) {
 }
 
 Ticket ticket_of(std::uint32_t number) {
-    std::lock_guard<std::mutex> lock(guard);
+    std::lock_guard<std::mutex> lock(order_guard);
     return tickets.at(number);
 }
 
 void stream_waits(std::uint32_t stream, std::uint32_t ticket) {
-    std::lock_guard<std::mutex> lock(guard);
+    std::lock_guard<std::mutex> lock(order_guard);
     auto found = tickets.find(ticket);
     if (found == tickets.end()) return;  // the host has waited for it, so every later ticket does
     join(streams[stream], found->second.after);
@@ -131,7 +131,7 @@ void stream_waits(std::uint32_t stream, std::uint32_t ticket) {
 }
 
 void host_waits(std::uint32_t ticket) {
-    std::lock_guard<std::mutex> lock(guard);
+    std::lock_guard<std::mutex> lock(order_guard);
     auto found = tickets.find(ticket);
     if (found == tickets.end()) return;
     join(host, found->second.after);
@@ -140,7 +140,7 @@ void host_waits(std::uint32_t ticket) {
 }
 
 void host_waits_for_stream(std::uint32_t stream) {
-    std::lock_guard<std::mutex> lock(guard);
+    std::lock_guard<std::mutex> lock(order_guard);
     join(host, streams[stream]);
     settle();
 }

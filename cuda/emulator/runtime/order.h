@@ -12,6 +12,8 @@ inline std::uint32_t at(const StreamClock& clock, std::uint32_t stream) {
     return stream < clock.size() ? clock[stream] : 0;
 }
 
+void join(StreamClock& into, const StreamClock& from);
+
 // One piece of work in a stream's order: a launch, the host's own, or an event.
 struct Ticket {
     std::uint32_t stream = 0;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::uint64_t site_tag = std::uint64_t{1} << 54;
 
-std::mutex guard;
+std::mutex shadow_guard;
 std::vector<Site>& sites() {
     static std::vector<Site> all;
     return all;
@@ -41,7 +41,7 @@ std::uint64_t code_of(std::uintptr_t pc) { return pc & (site_tag - 1); }
 // `file` points into a module, which is never unloaded: equal positions have equal pointers within it.
 std::uint64_t code_of(Site site) {
     static std::map<std::tuple<const char*, int>, std::uint64_t> numbers;
-    std::lock_guard<std::mutex> lock(guard);
+    std::lock_guard<std::mutex> lock(shadow_guard);
     auto [found, is_new] = numbers.try_emplace({site.file, site.line}, sites().size());
     if (is_new) sites().push_back(site);
     return site_tag | found->second;
@@ -50,7 +50,7 @@ std::uint64_t code_of(Site site) {
 bool is_site(std::uint64_t code) { return (code & site_tag) != 0; }
 
 Site site_of(std::uint64_t code) {
-    std::lock_guard<std::mutex> lock(guard);
+    std::lock_guard<std::mutex> lock(shadow_guard);
     return sites()[code & (site_tag - 1)];
 }
 

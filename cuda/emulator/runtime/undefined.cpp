@@ -17,14 +17,14 @@ void stop(const void* data, const char* message, const char* kind = "undefined")
 
 }  // namespace
 
-#define EXPORTED extern "C" __attribute__((visibility("default")))
-EXPORTED void __ubsan_handle_add_overflow(void* data, void*, void*) { stop(data, "overflow in a signed addition"); }
-EXPORTED void __ubsan_handle_sub_overflow(void* data, void*, void*) { stop(data, "overflow in a signed subtraction"); }
-EXPORTED void __ubsan_handle_mul_overflow(void* data, void*, void*) { stop(data, "overflow in a signed product"); }
-EXPORTED void __ubsan_handle_negate_overflow(void* data, void*) { stop(data, "overflow in a negation"); }
-EXPORTED void __ubsan_handle_divrem_overflow(void* data, void*, void*) { stop(data, "division by zero or overflow"); }
-EXPORTED void __ubsan_handle_shift_out_of_bounds(void* data, void*, void*) { stop(data, "shift by the width or more"); }
-EXPORTED void __ubsan_handle_type_mismatch_v1(void* data, void*) {
+#define HANDLER extern "C" __attribute__((visibility("default")))
+HANDLER void __ubsan_handle_add_overflow(void* data, void*, void*) { stop(data, "overflow in a signed addition"); }
+HANDLER void __ubsan_handle_sub_overflow(void* data, void*, void*) { stop(data, "overflow in a signed subtraction"); }
+HANDLER void __ubsan_handle_mul_overflow(void* data, void*, void*) { stop(data, "overflow in a signed product"); }
+HANDLER void __ubsan_handle_negate_overflow(void* data, void*) { stop(data, "overflow in a negation"); }
+HANDLER void __ubsan_handle_divrem_overflow(void* data, void*, void*) { stop(data, "division by zero or overflow"); }
+HANDLER void __ubsan_handle_shift_out_of_bounds(void* data, void*, void*) { stop(data, "shift by the width or more"); }
+HANDLER void __ubsan_handle_type_mismatch_v1(void* data, void*) {
     stop(data, "an address is not a multiple of its type's alignment", "misaligned");
 }
-EXPORTED void __ubsan_handle_out_of_bounds(void* data, void*) { stop(data, "index outside of its array"); }
+HANDLER void __ubsan_handle_out_of_bounds(void* data, void*) { stop(data, "index outside of its array"); }
