@@ -10,6 +10,8 @@ import pytest
 
 from cuda.collectives.errors import PeerTimeout
 from cuda.devices.cpu import CpuDevice
+from cuda.devices.device import DeviceConfig
+from cuda.models.folder import prepare_model
 from cuda.models.spec import UnsupportedModel
 from protocol.sampling import SamplingParams
 from protocol.step import RowStart, StepPlan, StepRow
@@ -61,6 +63,28 @@ def test_bfloat16_and_quantised_shards_are_cut_from_the_same_values(tmp_path: Pa
     tolerance = 0.02 if "dtype" in form else 1e-4
     for world_size in (2, 3):
         assert_same(greedy(group_driver(config, world_size), PROMPTS, NEW_TOKENS), expected, tolerance)
+
+
+def demo_config(**overrides: Any) -> DeviceConfig:
+    return config_for(prepare_model("demo"), num_pages=40, **overrides)
+
+
+def demo_prompts(count: int) -> dict[int, list[int]]:
+    return {slot: [*range(400 + 7 * slot, 440 + 11 * slot)] for slot in range(count)}
+
+
+def test_two_ranks_write_what_the_demo_model_writes() -> None:
+    expected = greedy(Driver(demo_config()), demo_prompts(2), 4)
+    assert_same(greedy(group_driver(demo_config(), 2), demo_prompts(2), 4), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("quantization", ["none", "int8", "int4"])
+def test_any_number_of_ranks_writes_what_the_demo_model_writes(quantization: str) -> None:
+    config = demo_config(quantization=quantization)
+    expected = greedy(Driver(config), demo_prompts(6), 24)
+    for world_size in (2, 3, 4):
+        assert_same(greedy(group_driver(config, world_size), demo_prompts(6), 24), expected)
 
 
 def test_a_ranks_logits_are_the_same_bits_whatever_the_batch_the_chunks_and_the_threads(tmp_path: Path) -> None:
