@@ -217,7 +217,7 @@ __device__ __forceinline__ i32 winner_of(const Race& race, const Candidates& can
 }
 
 __device__ __forceinline__ u64 nucleus_budget(double top_p, u64 total) {
-    const u64 budget = static_cast<u64>(ceil(top_p * static_cast<double>(total)));
+    const u64 budget = static_cast<u64>(ceil(top_p * static_cast<double>(total)));  // as what comes before is whole
     return min(max(budget, 1ull), total);
 }
 
@@ -226,16 +226,14 @@ __device__ __noinline__ i32 draw(Row row, Bests bests, i32 position, const Setti
     Candidates candidates{row, 0};
     const i32 top_k = settings.top_k;
     const bool has_top_k = 0 < top_k && top_k < row.num_tokens, has_top_p = settings.top_p < 1.0;
-    u64 budget = 0;
     if (has_top_k) {
         if (top_k <= max_listed) candidates.listed = list_best(row, top_k, bests.mine);
         weigh.least = cut(candidates, count_from(0), top_k);
     }
     if (has_top_p) {
-        const u64 total = total_of(candidates, weigh);
-        budget = nucleus_budget(settings.top_p, total);
+        const u64 total = total_of(candidates, weigh), budget = nucleus_budget(settings.top_p, total);
         if (!has_top_k) {
-            // The lightest tokens that all together weigh no more than the rest cannot be in the nucleus.
+            // All tokens that weigh a V-th of the rest or less weigh no more than the rest: none is in the nucleus.
             const i32 listed = list_heavier(row, weigh, (total - budget) / static_cast<u64>(row.num_tokens));
             if (listed <= max_listed) candidates.listed = listed;
         }
@@ -258,8 +256,7 @@ __device__ __forceinline__ Normaliser normaliser_of(const Row& row, u64 best) {
     return {logit_of(best), logf(static_cast<float>(total) / weight_one)};
 }
 
-__device__ __noinline__ void report_best(Row row, i32 count, u64 mine, Normaliser logprob, i32* ids,
-                                         float* logprobs) {
+__device__ __noinline__ void report_best(Row row, i32 count, u64 mine, Normaliser logprob, i32* ids, float* logprobs) {
     count = min(count, min(max_alternatives, row.num_tokens));
     if (count == 0) return;
     const i32 listed = list_best(row, count, mine);

@@ -48,8 +48,8 @@ MUTANTS = {
     "equal logits from the other end": Mutant(SELECT, "total - each < budget", "total - each <= budget", WRONG),
     "two zeros": Mutant(SELECT, "number_in(logit) + 0.0f", "number_in(logit)", WRONG),
     "the nucleus of all tokens, not of the top k": Mutant(
-        KERNEL, "const u64 total = total_of(candidates, weigh);",
-        "const u64 total = total_of({row, 0}, {weigh.top, weigh.inverse_temperature, 0, false});", UNSEEN | WRONG,
+        KERNEL, "total_of(candidates, weigh)",
+        "total_of({row, 0}, {weigh.top, weigh.inverse_temperature, 0, false})", UNSEEN | WRONG,
     ),
     "a ban too long": Mutant(KERNEL, "num_outputs < settings.min_tokens", "num_outputs <= settings.min_tokens", WRONG),
     "no ban": Mutant(KERNEL, "adjusted[settings.banned[i]] = minus_infinity();", ";", WRONG),
