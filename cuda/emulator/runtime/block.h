@@ -59,6 +59,11 @@ struct Block {
 
     void run();
 
+    // What a kernel reads as threadIdx and its like, and its stack: its own, and no array's.
+    bool is_private(std::uintptr_t address) const {
+        return address - reinterpret_cast<std::uintptr_t>(threads.get()) < num_threads * sizeof(FiberThread) ||
+               address == reinterpret_cast<std::uintptr_t>(&current) || worker.on_stacks(address);
+    }
     FiberThread& running() { return static_cast<FiberThread&>(*current); }
     // Gives the OS thread to the next runnable CUDA thread; returns when `thread` is runnable again.
     void suspend(State state, const char* operation, Site site, unsigned mask);

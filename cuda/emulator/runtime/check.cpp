@@ -16,7 +16,7 @@ void look(unsigned rank, const void* address, unsigned bytes, bool read, bool wr
 bool is_checked() { return current != nullptr && current->block->history != nullptr; }
 
 void hook(const void* address, unsigned bytes, bool write, bool aligned, void* return_address) {
-    if (!is_checked() || current->block->worker.on_stacks(reinterpret_cast<std::uintptr_t>(address))) return;
+    if (!is_checked() || current->block->is_private(reinterpret_cast<std::uintptr_t>(address))) return;
     std::uint64_t code = code_of(reinterpret_cast<std::uintptr_t>(return_address) - 1);
     if (aligned && reinterpret_cast<std::uintptr_t>(address) % bytes != 0)
         current->block->fail_conflict(

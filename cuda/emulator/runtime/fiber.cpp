@@ -3,9 +3,7 @@
 
 #include <cstdint>
 
-#if defined(EMULATOR_UCONTEXT)
-// no switch of our own
-#elif defined(__x86_64__)
+#if defined(__x86_64__)
 asm(R"(
     .text
     .globl emulator_switch
@@ -64,23 +62,11 @@ emulator_switch:
     ret
     .size emulator_switch, .-emulator_switch
 )");
+#else
+#error "the CUDA emulator switches fibers on x86-64 and aarch64 only"
 #endif
 
 namespace emulator {
-
-#ifdef EMULATOR_UCONTEXT
-
-void prepare(Fiber& fiber, unsigned char* stack, std::size_t bytes, void (*entry)()) {
-    getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = stack;
-    fiber.context.uc_stack.ss_size = bytes;
-    fiber.context.uc_link = nullptr;
-    makecontext(&fiber.context, entry, 0);
-}
-
-void switch_fiber(Fiber& from, Fiber& to) { swapcontext(&from.context, &to.context); }
-
-#else
 
 extern "C" void emulator_switch(void** save, void* load);
 
@@ -100,7 +86,5 @@ void prepare(Fiber& fiber, unsigned char* stack, std::size_t bytes, void (*entry
 }
 
 void switch_fiber(Fiber& from, Fiber& to) { emulator_switch(&from.stack_pointer, to.stack_pointer); }
-
-#endif
 
 }  // namespace emulator

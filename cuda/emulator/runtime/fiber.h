@@ -2,21 +2,10 @@
 #pragma once
 #include <cstddef>
 
-#if !defined(EMULATOR_UCONTEXT) && !defined(__x86_64__) && !defined(__aarch64__)
-#define EMULATOR_UCONTEXT 1
-#endif
-#ifdef EMULATOR_UCONTEXT
-#include <ucontext.h>
-#endif
-
 namespace emulator {
 
 struct Fiber {
-#ifdef EMULATOR_UCONTEXT
-    ucontext_t context;
-#else
     void* stack_pointer;
-#endif
 };
 
 // Makes `fiber` call `entry()`, which never returns, on `stack` when first switched to.

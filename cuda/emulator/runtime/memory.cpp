@@ -124,7 +124,12 @@ void mark_initialised(std::uintptr_t address, std::size_t bytes) {
     Allocation* array = allocation_of(address);
     if (array == nullptr || array->ledger) return;  // who shares memory tells of it by flags, not by the host
     std::size_t begin = address - array->begin, end = std::min(begin + bytes, array->bytes);
-    if (array->shadow) array->shadow->forget(begin, end);
+    std::shared_ptr<Shadow> shadow;
+    {
+        std::shared_lock lock(mappings_guard);
+        shadow = array->shadow;
+    }
+    if (shadow) shadow->forget(begin, end);  // with its own lock alone
     std::unique_lock lock(mappings_guard);
     if (array->initialised) return;
     auto& written = array->written;  // disjoint ranges
@@ -140,9 +145,10 @@ void mark_initialised(std::uintptr_t address, std::size_t bytes) {
 }
 
 bool has_host_written(const Allocation& array, std::size_t begin, std::size_t end) {
+    if (array.initialised) return true;
     std::shared_lock lock(mappings_guard);
     auto after = array.written.upper_bound(begin);
-    return array.initialised || (after != array.written.begin() && std::prev(after)->second >= end);
+    return after != array.written.begin() && std::prev(after)->second >= end;
 }
 
 bool is_left_whole(std::uintptr_t address, bool was_watched) {

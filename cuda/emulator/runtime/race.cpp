@@ -1,3 +1,4 @@
+// The checks of each access, against what the shadow remembers of earlier ones.
 #include "race.h"
 
 #include <algorithm>
@@ -12,72 +13,11 @@
 namespace emulator {
 namespace {
 
-bool knows_launch(const Foreign& foreign, GlobalName stream, std::uint32_t sequence) {
-    auto found = foreign.launches.find(stream);
-    return found != foreign.launches.end() && sequence <= found->second;
-}
-
-bool knows_actor(const Foreign& foreign, GlobalName actor, std::uint32_t time) {
-    auto after = foreign.blocks.upper_bound(actor);
-    if (after == foreign.blocks.begin()) return false;
-    const auto& [base, clocks] = *std::prev(after);
-    return actor - base < clocks->size() && time <= (*clocks)[actor - base];
-}
-
 std::string index_text(Index3 index) {
     return "(" + std::to_string(index.x) + ", " + std::to_string(index.y) + ", " + std::to_string(index.z) + ")";
 }
 
 }  // namespace
-
-BlockHistory::BlockHistory(Launch& launch, Worker& worker, Index3 index, unsigned char* dynamic_shared)
-    : launch_(launch),
-      worker_(worker),
-      run_(add_block_run(launch, index)),
-      dynamic_shared_(dynamic_shared),
-      static_shadow_(worker.static_shared_bytes),
-      dynamic_shadow_(launch.request().shared_bytes),
-      now_(run_.num_threads, 1),
-      base_(run_.num_threads, 0),
-      known_(run_.num_threads),
-      foreign_(run_.num_threads),
-      fenced_(run_.num_threads),
-      seen_(run_.num_threads),
-      acquired_(run_.num_threads),
-      looked_(run_.num_threads) {}
-
-BlockHistory::~BlockHistory() {
-    if (!any_foreign_) return;
-    for (const Foreign& foreign : foreign_) launch_.add_learned(foreign);
-}
-
-Clocks& BlockHistory::known(unsigned rank) {
-    if (known_[rank].empty()) known_[rank].resize(run_.num_threads, 0);
-    return known_[rank];
-}
-
-void BlockHistory::synchronize(const std::vector<unsigned>& ranks) {
-    barrier(ranks, ranks, ranks.size() == run_.num_threads);
-}
-
-void BlockHistory::barrier(const std::vector<unsigned>& members, const std::vector<unsigned>& waiting,
-                           bool whole_block) {
-    if (whole_block && waiting.size() == members.size()) {
-        for (unsigned rank = 0; rank < run_.num_threads; ++rank) base_[rank] = now_[rank]++;
-    } else {
-        Clocks joined(run_.num_threads, 0);
-        for (unsigned rank : members) {
-            if (!known_[rank].empty()) join(joined, known_[rank]);
-            joined[rank] = std::max(joined[rank], now_[rank]);
-        }
-        for (unsigned rank : waiting) join(known(rank), joined);
-        for (unsigned rank : members) ++now_[rank];
-    }
-    if (!any_foreign_) return;
-    Foreign joined;
-    for (unsigned rank : members) join(joined, foreign_[rank]);
-    for (unsigned rank : waiting) foreign_[rank] = joined;
-}
 
 BlockHistory::Place BlockHistory::place_of(std::uintptr_t address, unsigned bytes) {
     if (worker_.on_stacks(address)) return {};
@@ -93,8 +33,7 @@ BlockHistory::Place BlockHistory::place_of(std::uintptr_t address, unsigned byte
     if (Allocation* array = array_at(address)) {
         std::size_t offset = address - array->begin;
         const char* wrong = offset + bytes > array->bytes ? "across the end of a device array" : nullptr;
-        Shadow* shadow = array->shadow ? array->shadow.get() : shadow_of(*array);
-        return {shadow, offset, array, "a device array", wrong};
+        return {last_shadow_, offset, array, "a device array", wrong};
     }
     return {nullptr, 0, nullptr, nullptr, near_allocation(address) ? "outside of the device array near it" : nullptr};
 }
@@ -105,6 +44,7 @@ Allocation* BlockHistory::array_at(std::uintptr_t address) {
     if (!is_last) {
         last_version_ = memory_version();
         last_array_ = allocation_of(address);
+        last_shadow_ = last_array_ != nullptr ? shadow_of(*last_array_) : nullptr;
     }
     return last_array_;
 }
@@ -118,7 +58,8 @@ Conflict BlockHistory::access(const Access& access) {
         return {"out-of-bounds", text, 0};
     }
     if (place.shadow == nullptr) return {};
-    std::lock_guard<Shadow> lock(*place.shadow);
+    std::unique_lock<Shadow> lock(*place.shadow, std::defer_lock);
+    if (place.array != nullptr) lock.lock();  // a block's shared memory is its OS thread's alone
     std::size_t end = place.offset + access.bytes;
     for (std::size_t at = place.offset & ~std::size_t{1}; at < end; at += 2) {
         unsigned bytes = (at >= place.offset ? 1u : 0u) | (at + 1 < end ? 2u : 0u);
@@ -139,7 +80,7 @@ Conflict BlockHistory::check_cell(const Access& access, const Place& place, Cell
                 !is_ordered(access.rank, read, place))
                 return against("race", access, place, read);
     if (access.read && (cell.written & bytes) != bytes &&
-        (place.array == nullptr || !has_host_written(*place.array, place.offset, place.offset + access.bytes))) {
+        !(place.array != nullptr && has_host_written(*place.array, place.offset, place.offset + access.bytes))) {
         std::string where = std::string(place.name) + " + " + std::to_string(place.offset);
         std::string text = "read of " + std::to_string(access.bytes) + " bytes that nobody wrote, at " + where;
         return {"uninitialised", text, 0};
@@ -178,40 +119,6 @@ void BlockHistory::note_read(Cell& cell, const Stamp& now, const Access& access,
     const Stamp& first = cell.reads[0];
     bool same_warp = first.slot == now.slot && (first.actor - run_.base) / 32 == access.rank / 32;
     cell.reads[same_warp ? 0 : 1] = now;
-}
-
-bool BlockHistory::is_ordered(unsigned rank, const Stamp& stamp, const Place& place) const {
-    const Ledger* ledger = place.shadow->ledger();
-    if (ledger != nullptr && stamp.slot != ledger->slot()) return is_ordered_elsewhere(rank, stamp, *ledger);
-    std::uint32_t other = stamp.actor - run_.base;
-    if (other < run_.num_threads) {
-        if (other == rank || stamp.time <= base_[other]) return true;
-        return !known_[rank].empty() && stamp.time <= known_[rank][other];
-    }
-    if (stamp.actor < oldest_actor()) return true;
-    BlockRun run = block_run_of(stamp.actor);
-    return run.sequence <= at(launch_.ticket().after, run.stream) ||
-           knows_launch(rank, global_name(run.stream), run.sequence) ||
-           knows_actor(rank, global_name(stamp.actor), stamp.time);
-}
-
-// What the other process's host has waited for counts as ordered: the hosts talk in ways that are not seen here.
-bool BlockHistory::is_ordered_elsewhere(unsigned rank, const Stamp& stamp, const Ledger& ledger) const {
-    std::uint32_t process = ledger.process_of(stamp.slot);
-    if (knows_actor(rank, global_name(process, stamp.actor), stamp.time)) return true;
-    std::optional<BlockRun> run = ledger.run_of(stamp.slot, stamp.actor);
-    return !run.has_value() || ledger.has_host_waited(stamp.slot, *run) ||
-           knows_launch(rank, global_name(process, run->stream), run->sequence);
-}
-
-bool BlockHistory::knows_launch(unsigned rank, GlobalName stream, std::uint32_t sequence) const {
-    return emulator::knows_launch(foreign_[rank], stream, sequence) ||
-           emulator::knows_launch(launch_.inherited(), stream, sequence);
-}
-
-bool BlockHistory::knows_actor(unsigned rank, GlobalName actor, std::uint32_t time) const {
-    return emulator::knows_actor(foreign_[rank], actor, time) ||
-           emulator::knows_actor(launch_.inherited(), actor, time);
 }
 
 Conflict BlockHistory::against(const char* kind, const Access& access, const Place& place, const Stamp& other) const {
@@ -256,70 +163,6 @@ void BlockHistory::finish_copy(unsigned rank, const AsyncCopy& copy) {
         write.pending = 0;
         write.time = now_[rank];
     }
-}
-
-// With what its launch waited for: who acquires this knows of launches that ended before.
-Knowledge BlockHistory::snapshot(unsigned rank, bool system_scope) {
-    auto mine = std::make_shared<Clocks>(base_);
-    if (!known_[rank].empty()) join(*mine, known_[rank]);
-    (*mine)[rank] = now_[rank];
-    Knowledge knowledge{launch_.inherited(), run_.device, system_scope};
-    join(knowledge.known, foreign_[rank]);
-    knowledge.known.blocks[global_name(run_.base)] = mine;
-    const StreamClock& after = launch_.ticket().after;
-    for (std::uint32_t stream = 0; stream < after.size(); ++stream)
-        if (after[stream] != 0) {
-            auto& sequence = knowledge.known.launches[global_name(stream)];
-            sequence = std::max(sequence, after[stream]);
-        }
-    ++now_[rank];
-    return knowledge;
-}
-
-// Between devices only system scope orders, on both sides.
-void BlockHistory::learn(unsigned rank, const Knowledge& knowledge, bool system_scope) {
-    if (knowledge.device != run_.device && !(knowledge.system_scope && system_scope)) return;
-    Foreign others = knowledge.known;
-    if (auto own = others.blocks.find(global_name(run_.base)); own != others.blocks.end()) {
-        join(known(rank), *own->second);
-        others.blocks.erase(own);
-    }
-    any_foreign_ = true;
-    join(foreign_[rank], others);
-}
-
-void BlockHistory::release(unsigned rank, std::uintptr_t flag, bool system_scope, unsigned value) {
-    Knowledge knowledge = snapshot(rank, system_scope);
-    knowledge.has_value = true;
-    knowledge.value = value;
-    release_by_store(flag, knowledge);
-}
-
-void BlockHistory::acquire(unsigned rank, std::uintptr_t flag, bool system_scope, unsigned value) {
-    Look& last = acquired_[rank];
-    if (last.flag != flag || last.value != value) last = {flag, value, 0};
-    for (const Knowledge& knowledge : released_at(flag, last.version))
-        if (!knowledge.has_value || knowledge.value == value) learn(rank, knowledge, system_scope);
-}
-
-void BlockHistory::relaxed(unsigned rank, std::uintptr_t flag, bool system_scope) {
-    if (!fenced_[rank]) return;
-    Knowledge knowledge = *fenced_[rank];
-    knowledge.system_scope = knowledge.system_scope && system_scope;
-    release_by_update(flag, knowledge);
-}
-
-void BlockHistory::see(unsigned rank, std::uintptr_t flag) {
-    Look& last = looked_[rank];
-    if (last.flag != flag) last = {flag, 0, 0};
-    for (Knowledge& knowledge : released_at(flag, last.version)) seen_[rank].push_back(std::move(knowledge));
-}
-
-void BlockHistory::fence(unsigned rank, bool system_scope) {
-    for (const Knowledge& knowledge : seen_[rank]) learn(rank, knowledge, system_scope);
-    seen_[rank].clear();
-    looked_[rank] = {};
-    fenced_[rank] = std::make_unique<Knowledge>(snapshot(rank, system_scope));
 }
 
 }  // namespace emulator

@@ -98,6 +98,7 @@ class BlockHistory {
     std::vector<Look> looked_;
     bool any_foreign_ = false;
     Allocation* last_array_ = nullptr;  // most accesses are to the array of the one before
+    Shadow* last_shadow_ = nullptr;
     std::uint64_t last_version_ = 0;
 };
 
