@@ -169,5 +169,6 @@ class WorkerActor(Actor[WorkerInbox]):
 
     def device_failed(self, error: Exception) -> None:
         """The device is lost."""
-        log.error("device failed", device=self._config.device, exc_info=error)
+        traceback = None if isinstance(error, PartFailed) else error  # its message says it all
+        log.error("device failed", device=self._config.device, reason=str(error), exc_info=traceback)
         self._outgoing.put_nowait(error)

@@ -29,6 +29,9 @@ NUM_STAGES = 4
 MAX_UPDATES = 4096
 """Page-table entries that a pass has room for; more travel before it."""
 
+BUFFERS = ("the buffers of a step", "--max-running", "--step-tokens", "--max-model-len")
+"""What they are called where memory lacks, and the settings that make them smaller."""
+
 
 @dataclass(frozen=True)
 class Loaded:
@@ -51,10 +54,11 @@ def load_model(config: DeviceConfig, backend: Backend, progress: Callable[[float
         raise UnsupportedModel(f"quantization {config.quantization} is for cpu devices only; use none on cuda and emu")
     dtype = stored_dtype(folder) if config.dtype == "auto" else getattr(torch, config.dtype)
     pass_tokens = max(config.max_running, min(config.max_step_tokens, PASS_TOKENS))
+    with memory_for(*BUFFERS):
+        kernels = Kernels(backend, spec, dtype, config)  # first of all: they may not take the model
     with memory_for("the weights", "--dtype"):
         weights, weights_bytes = load_onto(backend, folder, spec, dtype, progress)
-    with memory_for("the buffers of a step", "--max-running", "--step-tokens", "--max-model-len"):
-        kernels = Kernels(backend, spec, dtype, config)
+    with memory_for(*BUFFERS):
         slots = GpuSlots(backend, kernels.sampler.tables, spec.eos_token_ids, config)
         max_items = kernels.attention.planner.max_items(pass_tokens, config.max_running)
         shape = BatchShape(pass_tokens, config.max_running, max_items, MAX_UPDATES)

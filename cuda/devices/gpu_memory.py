@@ -21,7 +21,7 @@ def memory_for(what: str, *settings: str) -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as error:
-        raise PartFailed(f"not enough device memory for {what}: lower {', '.join(settings)}") from error
+        raise PartFailed(f"not enough device memory for {what}; lower {' or '.join(settings)}") from error
 
 
 def pool_pages(config: DeviceConfig, layout: KvLayout, free_bytes: int) -> int:
@@ -30,6 +30,5 @@ def pool_pages(config: DeviceConfig, layout: KvLayout, free_bytes: int) -> int:
     try:
         return choose_num_pages(layout, request, max(0, free_bytes - WORKSPACE_BYTES), POOL_SHARE)
     except ValueError as error:
-        raise PartFailed(
-            f"no device memory for the KV pool, {error}: raise --kv-memory, lower --max-running or --dtype"
-        ) from error
+        mend = "lower --max-running, --step-tokens or --dtype" if config.kv_memory is None else "raise --kv-memory"
+        raise PartFailed(f"no device memory for the KV pool: {error}; {mend}") from error

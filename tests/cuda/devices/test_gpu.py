@@ -2,18 +2,22 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
 import pytest
 
+from cuda.backends.emulated import EmulatedBackend
 from cuda.devices.gpu import GpuDevice
+from cuda.devices.gpu_stages import Stages
+from cuda.models.spec import UnsupportedModel
 from protocol.sampling import SamplingParams
-from protocol.step import SampledRow
+from protocol.step import RowStart, SampledRow, StepPlan, StepRow
 from tests.cuda.devices.driver import Driver, config_for
-from tests.cuda.devices.emulated import emulated_driver, small_model
+from tests.cuda.devices.emulated import emulated_device, emulated_driver, small_model
 from tests.cuda.kernels.combinations import needs_compiler
-from tests.cuda.models.tiny import VOCAB_SIZE
+from tests.cuda.models.tiny import VOCAB_SIZE, tiny_model
 
 pytestmark = needs_compiler
 
@@ -149,3 +153,83 @@ def test_a_shared_prefix_is_read_from_the_other_rows_pages(driver: Driver) -> No
     driver.start(1, PROMPT, shared_pages=driver.pages[0][:4])
     tokens = [driver.step([(1, 64, 6, True)])[0].token, driver.step([(1, 70, 1, True)])[0].token]
     assert tokens == expected[0][0]
+
+
+class HeldBackend(EmulatedBackend):
+    """Its stream stands still, from `hold` until `gate` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = Event()
+
+    def hold(self) -> None:
+        self.gate.clear()
+        self._stream.submit(lambda _ticket: self.gate.wait(10))
+
+
+def plans_of_changing_rows() -> list[StepPlan]:
+    """A prefill of 3 slots, then decodes of some of them: each step's arrays differ from those of the others."""
+    lengths = dict.fromkeys(range(3), 0)
+    plans = []
+    for step, slots in enumerate([(0, 1, 2), (2, 0), (1,), (2, 1, 0), (0,), (1, 2)]):
+        starts = [] if step else [RowStart(slot, slot, 1, PROMPT[slot : 9 + slot], 9, DRAWS[0]) for slot in slots]
+        rows = [StepRow(slot, lengths[slot], 1 if step else 9, True, () if step else (slot,)) for slot in slots]
+        lengths |= {row.slot: row.start + row.count for row in rows}
+        plans.append(StepPlan(1, step, starts, rows))
+    return plans
+
+
+@pytest.mark.parametrize("is_careless", [False, True])
+def test_steps_queued_at_once_come_out_as_if_alone_unless_a_stage_is_reused_too_early(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *, is_careless: bool
+) -> None:
+    backend = HeldBackend()
+    device = GpuDevice(config_for(folder, max_model_len=128, num_pages=8), backend)
+    device.load(lambda _done: None)
+    plans = plans_of_changing_rows()
+    expected = [device.execute(plan).rows for plan in plans]
+    if is_careless:
+        monkeypatch.setattr(Stages, "take", lambda stages: stages._stages[0])
+    found = []
+    for first in range(0, len(plans), 2):
+        backend.hold()
+        for plan in plans[first : first + 2]:
+            device.submit(plan)
+        assert device.poll() is None
+        backend.gate.set()
+        found += [device.wait().rows, device.wait().rows]
+    assert (found == expected) is not is_careless
+    device.close()
+
+
+def test_what_fails_on_the_device_is_raised_where_the_step_is_waited_for(folder: Path) -> None:
+    backend = HeldBackend()
+    device = GpuDevice(config_for(folder, max_model_len=128, num_pages=8), backend)
+    device.load(lambda _done: None)
+
+    def fail(_ticket: int) -> None:
+        raise RuntimeError("an illegal memory access")
+
+    backend._stream.submit(fail)
+    device.submit(plans_of_changing_rows()[0])
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        device.wait()
+    device.close()
+
+
+def test_a_row_without_pages_is_refused(driver: Driver) -> None:
+    driver.start(0, PROMPT)
+    with pytest.raises(ValueError, match="slot 0 computes up to token 17 with 1 pages"):
+        driver.device.execute(StepPlan(1, 1, driver._starts, [StepRow(0, 0, 17, samples=True, new_pages=(3,))]))
+    driver._starts = []
+
+
+def test_models_and_settings_that_kernels_do_not_take_are_refused_in_one_line(folder: Path, tmp_path: Path) -> None:
+    device = emulated_device(config_for(tiny_model(tmp_path)))
+    with pytest.raises(UnsupportedModel, match=r"cannot take this model: head_dim is 16; .* 64, 96, 128, 256$"):
+        device.load(lambda _done: None)
+    device.close()
+    quantized = emulated_device(config_for(folder, quantization="int8"))
+    with pytest.raises(UnsupportedModel, match="int8 is for cpu devices only"):
+        quantized.load(lambda _done: None)
+    quantized.close()
