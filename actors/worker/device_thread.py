@@ -20,7 +20,7 @@ from protocol.step import StepPlan, StepResult
 
 MAX_QUEUED = 2
 """Steps on a device at once: the one that runs and the one behind it."""
-POLL_S = 20e-6
+POLL_S = 50e-6
 """How often a device is asked while the next plan may come: nothing can wake the thread for both."""
 
 
