@@ -65,6 +65,13 @@ T atomicCAS(T* address, emulator::plain<T> expected, emulator::plain<T> value, e
                                    [=](T old) -> T { return old == expected ? value : old; });
 }
 
+template <class T>
+T atomicCAS_system(T* address, emulator::plain<T> expected, emulator::plain<T> value,
+                   emulator::Site site = emulator::here()) {
+    return emulator::atomic_update("atomicCAS_system", address, true, site,
+                                   [=](T old) -> T { return old == expected ? value : old; });
+}
+
 EMULATOR_UNWATCHED static inline void __threadfence_block() { emulator::check_fence(false); }
 EMULATOR_UNWATCHED static inline void __threadfence() {
     emulator::check_fence(false);
