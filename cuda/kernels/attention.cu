@@ -12,7 +12,7 @@
 //           of 4-8 KB a warp, 16-byte vectors swizzled against bank conflicts, and fp32 totals.
 // Bound     Decode: memory. An H200 needs 4.8 TB/s · 0.8 µs / 132 = 29 KB in flight a multiprocessor, a B200 43 KB;
 //           2 blocks of 4 warps keep 64 KB on their way at D of 64, 128 and 256, 96 KB at 96, while a tile is computed
-//           on. A short step ends with its longest item: 4 splits a block, 8 tiles a warp, about 6 µs.
+//           on. A short step takes as long as an item of 4 splits: 8 tiles a warp, one after the other.
 //           Prefill: compute, at half of mma's rate at best, as every warp reads k and v from shared memory for 16 rows.
 // Numerics  fp32 scores, (m, l, o) and merges, base 2; weights rounded to bf16 before they meet bf16 values. Keys are
 //           visited in steps and splits counted from position 0, each split starts anew, and splits merge one after the

@@ -79,7 +79,9 @@ class WorkPlanner:
     def _tiles(self, slots: Ints, starts: Ints, counts: Ints) -> tuple[Ints, Ints]:
         """[tiles, 8], uncut, and the rounds of splits that a block needs for each."""
         rows = counts * self.group
-        small = rows <= (_MOST_ROWS_IN_SMALL_TILES if self.large_tiles else np.iinfo(np.int32).max)
+        small = rows <= _MOST_ROWS_IN_SMALL_TILES
+        if not self.large_tiles or 2 * (-(-rows // LARGE_TILE_ROWS)).sum() * self.num_kv_heads <= self.num_blocks:
+            small[:] = True  # idle blocks share the keys of small tiles, which costs less than their idleness
         tile_rows = np.where(small, SMALL_TILE_ROWS, LARGE_TILE_ROWS)
         num_tiles = -(-rows // tile_rows)
         segment = np.repeat(np.arange(len(rows)), num_tiles)

@@ -36,6 +36,7 @@ template <class T, i32 dim> struct KeyTile {
     static constexpr i32 bytes = num_keys * row_vectors * 16;
     static constexpr i32 steps_per_split = split_keys / num_keys;
     static constexpr i32 ring = bytes > 6144 ? 2 : 3;  // tiles of a warp that works alone
+    static_assert(num_keys * row_vectors % (32 * num_warps) == 0, "every thread of a block copies as many vectors");
 
     // Where vector `even ^ odd` of a row begins: eight rows at one column lie in eight different groups of banks.
     // In unrolled loops `even` is a constant, of which all but the low bits are an offset known to the compiler.
@@ -140,7 +141,7 @@ template <i32 dim> struct Rows<bf16, dim> {
 #pragma unroll
             for (i32 i = 0; i < 4; ++i) {
                 float score = scores[n][i];
-                if (sizes.cap_scale > 0.0f) score = tanhf(score * sizes.cap_scale);
+                if (sizes.cap_scale > 0.0f) score = tanhf(__fmul_rn(score, sizes.cap_scale));
                 const i32 key = first_key + 8 * n + lane % 4 * 2 + i % 2;
                 if (!all_visible && (key < first[i / 2] || key > last[i / 2])) score = minus_infinity();
                 scores[n][i] = score;
@@ -280,7 +281,7 @@ template <i32 dim> struct Rows<float, dim> {
             const i32 key = first_key + 2 * i + lane % 2;
             float score = minus_infinity();
             if (is_row && key >= first && key <= last) score = own[2 * i + lane % 2];
-            if (sizes.cap_scale > 0.0f && score > minus_infinity()) score = tanhf(score * sizes.cap_scale);
+            if (sizes.cap_scale > 0.0f && score > minus_infinity()) score = tanhf(__fmul_rn(score, sizes.cap_scale));
             scores[i] = score;
             largest = fmaxf(largest, score);
         }

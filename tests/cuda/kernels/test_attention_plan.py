@@ -100,6 +100,14 @@ def test_small_tiles_only_where_the_kernel_takes_no_others() -> None:
     assert plan(PLANNER, [(0, 100)])[0][:, 4].max() == 64
 
 
+def test_a_chunk_too_short_to_keep_large_tiles_busy_is_cut_into_small_ones() -> None:
+    few, cut = plan(PLANNER, [(5000, 40)])
+    assert few[:, 4].max() == 16
+    assert len(few) * PLANNER.num_kv_heads >= PLANNER.num_blocks
+    assert len(cut) < 10  # as many as the buffers of partial results hold
+    assert plan(PLANNER, [(5000, 200)])[0][:, 4].max() == 64
+
+
 def test_a_step_without_segments_has_no_work() -> None:
     items, counts = PLANNER.work_items([], [], [])
     assert items.shape == (0, 8)
