@@ -142,7 +142,7 @@ __device__ __forceinline__ u64 warp_running_sum(u64 value) {
     return value;
 }
 
-// The sum over all threads before this one.
+// The sum over all threads before this one. A barrier must follow before `partial` is used again.
 __device__ __forceinline__ u64 sum_before(u64 value) {
     u64* partial = selection().partial;
     const i32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, num_warps = blockDim.x / 32;
@@ -151,7 +151,6 @@ __device__ __forceinline__ u64 sum_before(u64 value) {
     __syncthreads();  // no warp reads `partial` before every warp has written its own
     const u64 warps = warp_running_sum(lane < num_warps ? partial[lane] : 0);
     const u64 before = __shfl_sync(full_warp, warps, max(warp - 1, 0));
-    __syncthreads();  // the next use of `partial` overwrites nothing that is still read
     return (warp == 0 ? 0 : before) + running - value;
 }
 
@@ -196,7 +195,7 @@ __device__ __noinline__ u64 cut(Candidates candidates, Weigher weigh, u64 budget
         });
         __syncthreads();  // bins are read after everything was added
         find_edge(budget);
-        __syncthreads();  // the edge is read after one thread has written it; bins are cleared after all read them
+        __syncthreads();  // the edge is read after one thread has written it; bins and `partial` were read by all
         prefix = prefix << digit_bits | static_cast<u64>(selection().edge_bin);
         budget -= selection().edge_before;
         const u64 total = selection().edge_total, each = weigh(prefix << shift);
@@ -206,9 +205,9 @@ __device__ __noinline__ u64 cut(Candidates candidates, Weigher weigh, u64 budget
 }
 
 // Lists the tokens that weigh more than `light`, and returns how many there are; if that is more than max_listed, some.
+// All threads have read what they want of an earlier list before the last barrier.
 __device__ __noinline__ i32 list_heavier(Row row, Weigher weigh, u64 light) {
     Selection& shared = selection();
-    __syncthreads();  // an earlier list and its length have been read
     if (threadIdx.x == 0) shared.num_listed = 0;
     __syncthreads();  // nobody takes a number before the count is 0
     bool is_full = false;  // then who went on counting would only stand in line
@@ -230,8 +229,7 @@ __device__ __noinline__ i32 list_best(Row row, i32 count, u64 mine) {
     if (count <= num_bests) {
         __syncthreads();  // an earlier list has been read
         if (threadIdx.x < num_bests) selection().listed[threadIdx.x] = mine;
-        __syncthreads();  // the threads' bests are read when all are there
-        const u64 least = cut({row, num_bests}, count_from(0), count);
+        const u64 least = cut({row, num_bests}, count_from(0), count);  // which opens with a barrier
         const i32 listed = list_heavier(row, count_from(least), 0);
         if (listed <= max_listed) return listed;
     }

@@ -33,9 +33,11 @@ MUTANTS = {
     "no barrier behind the clearing of bins": barrier(SELECT, "nothing is added to a bin before it is cleared"),
     "no barrier before bins are read": barrier(SELECT, "bins are read after everything was added"),
     "no barrier before the edge is read": barrier(
-        SELECT, "the edge is read after one thread has written it; bins are cleared after all read them"
+        SELECT, "the edge is read after one thread has written it; bins and `partial` were read by all"
     ),
     "no barrier before a list's length": barrier(SELECT, "nobody takes a number before the count is 0"),
+    "no barrier between two lists": barrier(SELECT, "an earlier list has been read"),
+    "no barrier between two maxima": barrier(SELECT, "the next use of `partial` overwrites nothing that is still read"),
     "no barrier behind the list": barrier(SELECT, "the list and its length are read when complete"),
     "no barrier behind the counts": barrier(KERNEL, "counts are read when complete"),
     "no barrier between bias and ban": barrier(KERNEL, "a ban follows the same token's bias"),
@@ -85,7 +87,7 @@ def cases() -> list[Case]:
     return [
         Case(logits, Draw(seed=2**45 + 1), history[:3], history[3:]),
         Case(logits, Draw(seed=2, top_p=0.8), history[:3], history[3:]),
-        Case(steps, Draw(seed=3, top_k=90, top_p=0.6), logprobs=7),
+        Case(steps, Draw(seed=3, top_k=40, top_p=0.6), logprobs=7),
         Case(zeros, Draw(temperature=0)),
         Case(steps, Draw(temperature=0, logit_bias={best: 3.0}, banned=(1, 2, best)), [best], [], min_tokens=1),
         Case(logits, Draw(temperature=0, logit_bias={best: 3.0}, banned=(best,)), [best], [3], min_tokens=1),
