@@ -44,12 +44,42 @@ class Graph(Protocol):
         """Queue all of it again, as it was recorded."""
 
 
+class Sharing(Protocol):
+    """Device memory that other devices and other processes address. RuntimeError from each call that cannot be done."""
+
+    def make(self, num_bytes: int, name: str) -> int:
+        """Address of new memory, all zeros, 64-byte aligned at least; `name` is one that no other memory has."""
+
+    def token(self, address: int) -> bytes:
+        """By which another process opens it."""
+
+    def open(self, token: bytes, num_bytes: int) -> int:
+        """Address of the memory that another process made."""
+
+    def reach(self, index: int) -> None:
+        """Make what this process made on its device `index` addressable on this one."""
+
+    def hide(self, address: int) -> None:
+        """Nobody else can open it from now on, nor finds it should this process die."""
+
+    def close(self, address: int) -> None:
+        """Let go of memory that was made or opened here. What was made must be open nowhere else."""
+
+
 class Backend(Protocol):
     """One device and its stream."""
 
     @property
     def device(self) -> torch.device:
         """Where the tensors lie."""
+
+    @property
+    def index(self) -> int:
+        """Which of the machine's devices it is."""
+
+    @property
+    def sharing(self) -> Sharing:
+        """Its memory that others address."""
 
     @property
     def num_multiprocessors(self) -> int:
@@ -70,6 +100,9 @@ class Backend(Protocol):
 
     def zeros(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Device memory of zeros."""
+
+    def over(self, address: int, num_bytes: int) -> torch.Tensor:
+        """Device memory that somebody else owns, as a uint8 tensor; it must stay for as long as the tensor is used."""
 
     def pinned(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Host memory of zeros that `copy` reads and writes without waiting."""

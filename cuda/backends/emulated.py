@@ -4,6 +4,7 @@ Queues torch's GEMM and copies on the emulator's stream too, so that a missing w
 Read `cuda.emulator` for what it checks.
 """
 
+import ctypes
 from collections.abc import Callable, Sequence
 from math import prod
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy.typing as npt
 import torch
 
 from cuda.backends.backend import Argument, Launch
+from cuda.backends.emulated_sharing import EmulatedSharing
 from cuda.backends.host import available_memory
 from cuda.emulator import DeviceArray, Event, Kernel, RawModule, Settings, Stream
 from cuda.emulator import Graph as Recording
@@ -38,6 +40,8 @@ class EmulatedBackend:
     max_shared_bytes = MAX_SHARED_BYTES
 
     def __init__(self, settings: Settings = DEFAULTS, *, num_multiprocessors: int = 4, sources: Path = KERNELS) -> None:
+        self.index = settings.device
+        self.sharing = EmulatedSharing()
         self.num_multiprocessors = num_multiprocessors
         self._settings = settings
         self._sources = sources
@@ -62,6 +66,10 @@ class EmulatedBackend:
     def zeros(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """See `Backend`."""
         return self._tensor(DeviceArray.from_numpy(np.zeros(prod(shape) * dtype.itemsize, np.uint8)), shape, dtype)
+
+    def over(self, address: int, num_bytes: int) -> torch.Tensor:
+        """See `Backend`."""
+        return torch.frombuffer((ctypes.c_uint8 * num_bytes).from_address(address), dtype=torch.uint8)
 
     def pinned(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """See `Backend`."""

@@ -14,6 +14,7 @@ import torch
 from cuda.backends.backend import Launch
 from cuda.backends.cubins import ARCHITECTURES, Cubin, cubin_of
 from cuda.backends.errors import MissingPart
+from cuda.backends.gpu_sharing import GpuSharing
 from cuda.backends.launch import GpuLaunch, Size
 from cuda.backends.nvrtc import find_compiler
 
@@ -62,7 +63,9 @@ class GpuBackend:
         check_gpu(index)
         cupy = _import_cupy(index)
         properties = torch.cuda.get_device_properties(index)
+        self.index = index
         self.device = torch.device("cuda", index)
+        self.sharing = GpuSharing(cupy.cuda.runtime, index)
         self.architecture = architecture_for((properties.major, properties.minor), properties.name)
         self.num_multiprocessors: int = properties.multi_processor_count
         self.max_shared_bytes: int = cupy.cuda.runtime.deviceGetAttribute(
@@ -106,6 +109,10 @@ class GpuBackend:
         """See `Backend`."""
         self.enter()
         return torch.zeros(tuple(shape), dtype=dtype, device=self.device)
+
+    def over(self, address: int, num_bytes: int) -> torch.Tensor:
+        """See `Backend`."""
+        return torch.as_tensor(_Memory(address, num_bytes), device=self.device)
 
     def pinned(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """See `Backend`."""
@@ -187,6 +194,18 @@ class _Loaded:
         self._backend.enter()
         blocks = self._backend.driver.occupancyMaxActiveBlocksPerMultiprocessor
         return int(blocks(self._function.ptr, num_threads, shared_bytes)) * self._backend.num_multiprocessors
+
+
+class _Memory:
+    """Somebody else's device memory as torch takes it."""
+
+    def __init__(self, address: int, num_bytes: int) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (num_bytes,),
+            "typestr": "|u1",
+            "data": (address, False),
+            "version": 3,
+        }
 
 
 class _Event:

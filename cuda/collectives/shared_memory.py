@@ -18,7 +18,8 @@ from typing import Final
 from cuda.collectives.errors import PeerMemoryFailed
 
 _FOLDER: Final = Path("/dev/shm")  # noqa: S108 - where Linux keeps POSIX shared memory; files are private to the user
-_NAME: Final = re.compile(r"tokenstage-(\d+)-(\d+)-(\d+)-\d+")  # process namespace, process id, its start time, count
+# Process namespace, process id, its start time, count; and what the emulator keeps beside its memory.
+_NAME: Final = re.compile(r"tokenstage-(\d+)-(\d+)-(\d+)-\d+(?:\.ledger)?")
 _HANDLE: Final = re.compile(rb"shm:(\d+):(\d+):(tokenstage-[0-9-]+)")
 _numbers = itertools.count()
 
@@ -30,9 +31,7 @@ class SharedMemory:
         sweep()
         self._rank = rank
         self._sizes = [-(-size // mmap.PAGESIZE) * mmap.PAGESIZE for size in sizes]
-        self._path: Path | None = (
-            _FOLDER / f"tokenstage-{_namespace()}-{os.getpid()}-{_start_time(os.getpid())}-{next(_numbers)}"
-        )
+        self._path: Path | None = _FOLDER / new_name()
         self._peers: list[mmap.mmap] = []
         self._own: mmap.mmap | None = self._make(self._path)
 
@@ -108,6 +107,16 @@ class SharedMemory:
                 os.close(file)
         except (OSError, ValueError) as error:  # ValueError: the file is shorter
             raise PeerMemoryFailed(f"rank {self._rank} cannot open the memory of rank {rank}: {error}") from error
+
+
+def process_name() -> str:
+    """What the names of this process's memory begin with; no other process's do."""
+    return f"tokenstage-{_namespace()}-{os.getpid()}-{_start_time(os.getpid())}-"
+
+
+def new_name() -> str:
+    """A name in /dev/shm that nobody has had; `sweep` removes it once this process is dead."""
+    return f"{process_name()}{next(_numbers)}"
 
 
 def sweep() -> None:

@@ -32,6 +32,9 @@ class Job:
     """Ranks are late at random, before they write and before they read."""
     timeout_s: float = 20.0
 
+    def start(self, rank: int) -> "Rank":
+        return Rank(self, rank)
+
 
 def inputs(job: Job, rank: int, run: int) -> Floats:
     """[rounds, rows, width]; magnitudes differ, so that another order of summing shows."""

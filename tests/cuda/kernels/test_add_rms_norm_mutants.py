@@ -10,7 +10,7 @@ from tests.cuda.kernels.mutants import OUT_OF_BOUNDS, UNSEEN, WRONG_RESULT, Muta
 
 NAME = "add_rms_norm<float, true>"
 NUM_ROWS, NUM_COLUMNS, NUM_THREADS = 3, 2052, 160  # of a thread's four vectors the last lies in the row for some
-SOURCE = "add_rms_norm.cu"
+SOURCE, ROW = "add_rms_norm.cu", "norm_row.cuh"
 BOUND = "if (column >= num_columns) continue;\n        kept"
 LOADING = """n < max_vectors; ++n) {
         const i32 column = (threadIdx.x + n * blockDim.x) * width;
@@ -23,18 +23,18 @@ BARRIER = "    __syncthreads();  // no warp reads `partial` before every warp ha
 
 MUTANTS = {
     "no barrier between partial sums and their reader": Mutant("common.cuh", BARRIER, "", UNSEEN),
-    "a vector too many": Mutant(SOURCE, BOUND, BOUND.replace(">=", ">"), BEHIND),
-    "vectors behind the row not skipped": Mutant(SOURCE, BOUND, "kept", BEHIND),
-    "a vector left out": Mutant(SOURCE, LOADING, LOADING.replace("max_vectors", "max_vectors - 1"), WRONG),
+    "a vector too many": Mutant(ROW, BOUND, BOUND.replace(">=", ">"), BEHIND),
+    "vectors behind the row not skipped": Mutant(ROW, BOUND, "kept", BEHIND),
+    "a vector left out": Mutant(ROW, LOADING, LOADING.replace("max_vectors", "max_vectors - 1"), WRONG),
     "every lane's partial sum stored": Mutant("common.cuh", "if (lane == 0) partial[warp]", "partial[warp]", UNSEEN),
     "a partial sum of no warp": Mutant("common.cuh", "lane < num_warps", "lane <= num_warps", UNSEEN),
     "rows that overlap": Mutant(SOURCE, "(blockIdx.x) * num_columns", "(blockIdx.x) * (num_columns - 4)", UNSEEN),
     "rows not aligned to vectors": Mutant(
         SOURCE, "(blockIdx.x) * num_columns", "(blockIdx.x) * (num_columns - 1)", MISALIGNED
     ),
-    "the residual not written": Mutant(SOURCE, "store_vector(residual + row + column, kept[n]);", "", WRONG),
+    "the residual not written": Mutant(ROW, "store_vector(residual + column, kept[n]);", "", WRONG),
     "the mean over one element more": Mutant(
-        SOURCE, "static_cast<float>(num_columns)", "static_cast<float>(num_columns + 4)", WRONG
+        ROW, "static_cast<float>(num_columns)", "static_cast<float>(num_columns + 4)", WRONG
     ),
     "a barrier more, which is harmless": Mutant("common.cuh", BARRIER, 2 * BARRIER),
 }
@@ -62,11 +62,11 @@ def test_a_planted_bug_is_caught(name: str) -> None:
 
 def test_a_bug_that_nobody_reports_fails_the_test() -> None:
     with pytest.raises(AssertionError, match="gave right, not"):
-        assert_caught(Mutant(SOURCE, "constexpr i32 max_vectors = 4;", "constexpr i32 max_vectors = 5;", UNSEEN), run)
+        assert_caught(Mutant(ROW, "constexpr i32 max_vectors = 4;", "constexpr i32 max_vectors = 5;", UNSEEN), run)
 
 
 def test_a_mutant_changes_exactly_one_place() -> None:
     with pytest.raises(ValueError, match="occurs 0 times"):
         plant(Mutant(SOURCE, "no such text", ""))
     with pytest.raises(ValueError, match="occurs 2 times"):
-        plant(Mutant(SOURCE, "continue;", ""))
+        plant(Mutant(ROW, "continue;", ""))

@@ -1,0 +1,66 @@
+"""Ends of the proof of peer-to-peer whose fabric, driver or device fails; those of `cpu:1` are in order."""
+
+import os
+import threading
+from multiprocessing.connection import Connection
+from typing import Any
+
+from cuda.collectives.errors import PeerMemoryFailed
+from cuda.collectives.peer_end import CpuMover, serve_mover
+from cuda.collectives.peer_memory import PeerMemory
+from cuda.collectives.shared_memory import SharedMemory
+
+
+class Loses(CpuMover):
+    """Its writes are accepted and never arrive."""
+
+    def write(self, address: int, seed: int) -> None:
+        pass
+
+
+class ReadsStale(CpuMover):
+    """What it reads of the peer is not what is there."""
+
+    def __init__(self) -> None:
+        self._own_at = 0
+
+    def memory(self, rank: int) -> PeerMemory:
+        made = SharedMemory(rank, [self.num_bytes] * 2)
+        self._own_at = made.address
+        return made
+
+    def num_wrong(self, address: int, seed: int) -> int:
+        return super().num_wrong(address, seed) if address == self._own_at else 4096
+
+
+class Unmappable(SharedMemory):
+    def open_peers(self, handles: Any) -> Any:
+        raise PeerMemoryFailed(f"peer access is not supported\nbetween these {len(handles)} devices")
+
+
+class Refuses(CpuMover):
+    def memory(self, rank: int) -> PeerMemory:
+        return Unmappable(rank, [self.num_bytes] * 2)
+
+
+class Hangs(CpuMover):
+    def write(self, address: int, seed: int) -> None:
+        threading.Event().wait()
+
+
+class Dies(CpuMover):
+    def write(self, address: int, seed: int) -> None:
+        os._exit(3)
+
+
+class NeverStarts(CpuMover):
+    def __init__(self) -> None:
+        raise RuntimeError("no such device")
+
+
+FAULTS = {fault.__name__: fault for fault in (Loses, ReadsStale, Refuses, Hangs, Dies, NeverStarts)}
+
+
+def serve_fault(commands: "Connection[Any, Any]", device: str) -> None:
+    """`device` is the fault's name; any other is in order."""
+    serve_mover(commands, FAULTS.get(device, CpuMover))
