@@ -53,6 +53,8 @@ class GpuDevice:
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Run one step; nothing else may be on its way. ValueError for a row whose pages do not hold it."""
+        if len(self._flights):
+            raise RuntimeError(f"step {plan.step} is executed while {len(self._flights)} are on their way")
         self.submit(plan)
         return self.wait()
 

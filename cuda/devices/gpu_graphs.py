@@ -1,7 +1,6 @@
 """Decode passes captured once for each padded number of rows, so that the host queues one launch and not hundreds.
 
-All are captured at load: a first use would stall everybody's next token, and what capturing takes in memory is known
-before the KV pool is sized by what is left.
+All are captured at load: captured at its first use, a size would stall everybody's next token, and could fail then.
 """
 
 from collections.abc import Callable

@@ -12,7 +12,7 @@ from protocol.errors import PartFailed
 POOL_SHARE = 0.9
 """Of what weights and buffers leave free: the rest is for the driver and for others on the same GPU."""
 WORKSPACE_BYTES = 256 << 20
-"""Kept free for what the matrix library allocates at its first calls."""
+"""Kept free for what the matrix library allocates at its first calls, and for captured graphs."""
 
 
 @contextmanager

@@ -233,3 +233,22 @@ def test_models_and_settings_that_kernels_do_not_take_are_refused_in_one_line(fo
     with pytest.raises(UnsupportedModel, match="int8 is for cpu devices only"):
         quantized.load(lambda _done: None)
     quantized.close()
+
+
+def test_without_a_dtype_the_checkpoints_is_taken(folder: Path, driver: Driver) -> None:
+    weights_bytes = driver.pool.weights_bytes
+    assert driver.pool.kv_bytes == 64 * 2 * 2 * 16 * 64 * 4  # pages, layers, keys and values, S, D, float32
+    half = emulated_driver(folder, dtype="bfloat16", max_running=2)
+    assert (half.pool.weights_bytes, half.pool.kv_bytes) == (weights_bytes // 2, driver.pool.kv_bytes // 2)
+    half.close()
+
+
+def test_more_new_pages_than_a_pass_has_room_for_travel_before_it(
+    folder: Path, cpu: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cuda.devices.gpu_loading.MAX_UPDATES", 2)
+    narrow = emulated_driver(folder, max_running=3)
+    prompts = {slot: PROMPT[slot:] for slot in range(3)}
+    found, expected = (device.generate(prompts, 1) for device in (narrow, cpu))
+    assert [found[slot][0] for slot in prompts] == [expected[slot][0] for slot in prompts]
+    narrow.close()
