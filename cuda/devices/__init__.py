@@ -1,1 +1,1 @@
-"""What executes a step plan. Read `device` (the seam), then `gpu` or `cpu`; `counting` proves schedules without a model."""
+"""What executes a step plan. Read `device` (the seam), then `gpu` or `cpu`; `counting` proves schedules, no model."""

@@ -1,8 +1,8 @@
 """The seam between a worker and whatever computes: one shard of a model, its KV pool, and steps run in order.
 
 Implementations: `cuda.devices.gpu.GpuDevice`, `cuda.devices.cpu.CpuDevice`, `cuda.devices.counting.CountingDevice`. All
-calls come from one thread; all but those of `PipelinedDevice` block. A device owns no clock but for `StepResult.duration_s` and the deadline for its peers, knows requests only as
-row slots, and never retries.
+calls come from one thread, and block but for those of `PipelinedDevice`. A device owns no clock but for
+`StepResult.duration_s` and the deadline for its peers, knows requests only as row slots, and never retries.
 
 A model may be shared out over the ranks of a group, a device each. Every rank is given the same plans and comes to the
 same results; ranks meet in each other's memory, whose handles travel between `load` and the first step.
