@@ -30,9 +30,6 @@ MUTANTS = {
     "the block's wait for no copy": Mutant(RINGS, "cp_async_wait<0>", "cp_async_wait<1>", STALE_COPY),
     "copies that are not committed": Mutant(RINGS, COMMIT, "        asked =", STALE_COPY),
     "a key behind the row's own": Mutant(ROWS, "key > last[i / 2])", "key > last[i / 2] + 1)", WRONG),
-    "keys taken for visible to all": Mutant(
-        MAIN, "key + Keys::num_keys <= own.position(0) + 1 && key >= sizes.first_visible(end_key - 1)", "true", WRONG
-    ),
     "a window one key too long": Mutant(ROWS, "position + 1 - window", "position - window", WRONG),
     "the page behind": Mutant(RINGS, "table[key / page_size]", "table[key / page_size + 1]", WRONG | OUT_OF_BOUNDS),
     "fragments of the values swapped": Mutant(
@@ -45,15 +42,12 @@ MUTANTS = {
     "partial results in each other's rows": Mutant(
         MAIN, "first_key / split_keys) * item.num_rows", "first_key / split_keys)", WRONG | UNSEEN
     ),
-    "padding rows left as they were": Mutant(MAIN, "if (token_slots[token] >= 0) continue;", "continue;", WRONG),
     "rows of a tile off their alignment": Mutant(
         ROWS, "even / 8 * 8) * 16", "even / 8 * 8) * 16 + row * 8", MISALIGNED
     ),
     "bank conflicts, which are harmless here": Mutant(ROWS, "even % 8 ^ odd ^ turn", "even % 8 ^ odd"),
-    "a barrier more, which is harmless": Mutant(MAIN, ITEM_BARRIER, "        __syncthreads();  //\n" + ITEM_BARRIER),
 }
 FLOAT_MUTANTS = {
-    "scores read before all are there": Mutant(ROWS, "__syncwarp();  // the lanes of a row see", "//", UNSEEN),
     "weights read before all are there": Mutant(ROWS, "__syncwarp();  // every lane sees", "//", UNSEEN),
 }
 
