@@ -61,7 +61,10 @@ class EmulatedBackend:
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """See `Backend`."""
-        return self._tensor(DeviceArray.empty(prod(shape) * dtype.itemsize, np.uint8), shape, dtype)
+        num_bytes = prod(shape) * dtype.itemsize
+        if num_bytes > available_memory():
+            raise torch.OutOfMemoryError(f"{num_bytes:,} bytes are more than the host has free")
+        return self._tensor(DeviceArray.empty(num_bytes, np.uint8), shape, dtype)
 
     def zeros(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """See `Backend`."""

@@ -5,6 +5,7 @@ device's arrays, at fixed addresses, only. Never knows what a slot holds: `gpu_s
 """
 
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -16,9 +17,9 @@ from cuda.kernels.sample import MAX_ALTERNATIVES
 Array = TypeVar("Array")
 Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
-HEADER = 4
-"""int32 before the arrays of rows."""
 UPDATE_FIELDS = 3
+ALIGNMENT = 4
+"""int32 at whose multiples arrays begin: 16 bytes."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +36,11 @@ class BatchShape:
     """Page-table entries."""
 
     @property
-    def num_words(self) -> int:
-        """int32 of all arrays of `BatchArrays`."""
-        return self.words_with(self.max_items)
-
-    def words_with(self, num_items: int) -> int:
-        """How many come before the end of that many items."""
-        fixed = HEADER + 3 * self.max_rows + 2 * self.max_tokens + UPDATE_FIELDS * self.max_updates
-        return fixed + ITEM_FIELDS * num_items
+    def begins(self) -> list[int]:
+        """Where each of `BatchArrays` begins, in int32, and where the last one ends."""
+        rows, tokens = self.max_rows, self.max_tokens
+        sizes = [2, rows, rows, rows, tokens, tokens, UPDATE_FIELDS * self.max_updates, ITEM_FIELDS * self.max_items]
+        return [0, *accumulate(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)]
 
 
 @dataclass(frozen=True)
@@ -68,13 +66,19 @@ class BatchArrays(Generic[Array]):
 
     @classmethod
     def over(cls, flat: Any, shape: BatchShape) -> "BatchArrays[Any]":  # noqa: ANN401 - a NumPy array or a tensor
-        """Views of `flat`."""
+        """Views of `flat`, of as many int32 as `shape` says."""
         rows, tokens = shape.max_rows, shape.max_tokens
-        sizes = [HEADER, rows, rows, rows, tokens, tokens, UPDATE_FIELDS * shape.max_updates]
-        ends = np.cumsum(sizes).tolist()
-        parts = [flat[start:end] for start, end in zip([0, *ends], [*ends, shape.num_words], strict=True)]
-        updates, items = parts[6].reshape(-1, UPDATE_FIELDS), parts[7].reshape(-1, ITEM_FIELDS)
-        return cls(parts[0][:2], parts[1], parts[2], parts[3], parts[4], parts[5], updates, items)
+        parts = [flat[begin:end] for begin, end in pairwise(shape.begins)]
+        return cls(
+            num_items=parts[0][:2],
+            sampled_tokens=parts[1][:rows],
+            sampled_slots=parts[2][:rows],
+            sampled_positions=parts[3][:rows],
+            token_slots=parts[4][:tokens],
+            token_positions=parts[5][:tokens],
+            updates=parts[6][: UPDATE_FIELDS * shape.max_updates].reshape(-1, UPDATE_FIELDS),
+            items=parts[7].reshape(-1, ITEM_FIELDS),
+        )
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from cuda.models.folder import read_spec
 from cuda.models.kv import KvLayout
 from cuda.models.rope import rope_table
 from cuda.models.spec import UnsupportedModel
+from protocol.errors import PartFailed
 
 PASS_TOKENS = 8192
 """A longer step is computed in passes of this many tokens, so that buffers stay small."""
@@ -50,6 +51,8 @@ def load_model(config: DeviceConfig, backend: Backend, progress: Callable[[float
     """Compile, load and allocate; nothing has run yet. Errors as `GpuDevice.load` has them."""
     folder = Path(config.folder)
     spec = read_spec(folder)
+    if config.world_size > 1:
+        raise PartFailed(f"a model shared out over {config.world_size} GPUs is not in this version; use --tp 1")
     if config.quantization != "none":
         raise UnsupportedModel(f"quantization {config.quantization} is for cpu devices only; use none on cuda and emu")
     dtype = stored_dtype(folder) if config.dtype == "auto" else getattr(torch, config.dtype)

@@ -32,7 +32,7 @@ class GpuState:
         rope_table: torch.Tensor,
     ) -> None:
         self.shape = shape
-        self.words = backend.zeros((shape.num_words,), torch.int32)
+        self.words = backend.zeros((shape.begins[-1],), torch.int32)
         self.batch: BatchArrays[torch.Tensor] = BatchArrays.over(self.words, shape)
         self.result_words = backend.zeros((Results.num_words(shape.max_rows),), torch.int32)
         self.results: Results[torch.Tensor] = Results.over(self.result_words, shape.max_rows, torch.float32)

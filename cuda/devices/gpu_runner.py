@@ -12,6 +12,7 @@ from cuda.devices.gpu_kernels import Kernels
 from cuda.devices.gpu_ops import GpuBuffers, GpuOps, GpuState
 from cuda.devices.gpu_stages import Stage
 from cuda.devices.gpu_weights import GpuWeights
+from cuda.kernels.attention_plan import ITEM_FIELDS
 from cuda.models.decoder import forward
 
 
@@ -26,6 +27,7 @@ class PassRunner:
         self._kernels = kernels
         self._buffers = buffers
         self._state = state
+        self._items_begin = state.shape.begins[-2]
         self._graphs: DecodeGraphs | None = None
 
     @property
@@ -41,7 +43,7 @@ class PassRunner:
     def queue(self, stage: Stage, extent: Extent, num_updates: int) -> None:
         """Queue a pass that `stage` describes, and the copy of what it draws into `stage.results`."""
         state = self._state
-        num_words = state.shape.words_with(extent.num_items)
+        num_words = self._items_begin + ITEM_FIELDS * extent.num_items
         self._backend.copy(state.words[:num_words], stage.words[:num_words])
         self._scatter(num_updates)
         if extent.is_decode and self._graphs is not None:

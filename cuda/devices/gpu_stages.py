@@ -29,7 +29,7 @@ class Stage:
     """Memory of one pass."""
 
     def __init__(self, backend: Backend, shape: BatchShape, max_start_tokens: int) -> None:
-        self.words = backend.pinned((shape.num_words,), torch.int32)
+        self.words = backend.pinned((shape.begins[-1],), torch.int32)
         self.batch: BatchArrays[Ints] = BatchArrays.over(self.words.numpy(), shape)
         self.updates: torch.Tensor = BatchArrays.over(self.words, shape).updates
         self.result_words = backend.pinned((Results.num_words(shape.max_rows),), torch.int32)

@@ -67,6 +67,14 @@ def test_a_lack_of_memory_names_what_to_lower(
     device.close()
 
 
+@needs_compiler
+def test_the_emulator_has_no_more_memory_than_the_host() -> None:
+    backend = EmulatedBackend()
+    with pytest.raises(torch.OutOfMemoryError, match="more than the host has free"):
+        backend.empty((1 << 50,), torch.uint8)
+    backend.close()
+
+
 def test_the_pool_takes_nine_tenths_of_what_is_free_but_a_workspace_or_what_can_be_used() -> None:
     page_bytes = LAYOUT.page_bytes
     assert pool_pages(CONFIG, LAYOUT, WORKSPACE_BYTES + 100 * page_bytes) == 100 * POOL_SHARE == 90
