@@ -154,6 +154,7 @@ def test_a_recorded_launch_takes_the_next_steps_work_list() -> None:
     assert_right(step.out.view(2, 4, 64), case, second)
 
 
+@needs_compiler
 def test_a_row_without_keys_is_zero_and_never_nan() -> None:
     # The list's row lies before position 0, which no request has: what the kernel does where nothing is visible.
     case = make_case(AttentionShape(1, 1, 64, 16), FLOAT, [20])
