@@ -32,8 +32,8 @@ class Settings:
         seed: Chooses block order, thread schedule and when asynchronous copies land.
         num_workers: OS threads that blocks are spread over; cooperative launches use one a block.
         max_cooperative_blocks: How many blocks of a cooperative launch fit the device at once.
-        watchdog_s: How long a block's threads may all spin while nothing in this process gets on. Other processes are
-            not seen: where they compile or load first, wait for them before the launch, or allow for it here.
+        watchdog_s: How long a block's threads may all spin while no kernel and no work of a stream gets on, in this
+            process or in one that shares the memory of the flags. Who compiles or loads does not get on.
         device: Which device this is; between devices only system scope orders memory.
     """
 

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <time.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "ledger.h"
@@ -160,18 +161,19 @@ bool Block::wake_spinners() {
                0);
         return false;
     }
-    std::uint64_t seen = progress();
-    if (++idle_rounds_ == 1 || seen != last_progress_) {
-        last_progress_ = seen;
-        last_progress_s_ = monotonic_s();
-    }
+    if (++idle_rounds_ == 1) last_progress_s_ = monotonic_s();
     if (idle_rounds_ > 8) sched_yield();
     if (idle_rounds_ % 64 == 0) {
-        if (must_abort()) {
-            report("aborted", "this one spins, and a launch that it may wait for has failed:\n" + where_everyone_waits(), nullptr,
-                   threads[0].site, 0, 0);
+        std::vector<Ledger*> ledgers = spun_on();
+        if (must_abort(ledgers)) {
+            report("aborted", "this one spins, and a launch that it may wait for has failed:\n" + where_everyone_waits(),
+                   nullptr, threads[0].site, 0, 0);
             return false;
         }
+        std::uint64_t seen = progress();
+        for (const Ledger* ledger : ledgers) seen += ledger->progress();
+        if (seen != last_progress_) last_progress_s_ = monotonic_s();
+        last_progress_ = seen;
         if (monotonic_s() - last_progress_s_ > launch.request().watchdog_s) {
             report("watchdog", "only spinning threads are left, and none got on:\n" + where_everyone_waits(), nullptr,
                    threads[0].site, 0, 0);
@@ -184,14 +186,21 @@ bool Block::wake_spinners() {
     return true;
 }
 
-// Processes that share the memory of a flag that is spun on are one crash domain.
-bool Block::must_abort() const {
-    if (launch.must_abort()) return true;
+std::vector<Ledger*> Block::spun_on() const {
+    std::vector<Ledger*> ledgers;
     for (unsigned rank : spinning) {
         Allocation* array = allocation_of(reinterpret_cast<std::uintptr_t>(threads[rank].flag));
-        if (array != nullptr && array->ledger && array->ledger->has_failed()) return true;
+        bool is_shared = array != nullptr && array->ledger != nullptr;
+        if (is_shared && (ledgers.empty() || ledgers.back() != array->ledger.get()))
+            ledgers.push_back(array->ledger.get());
     }
-    return false;
+    return ledgers;
+}
+
+// Processes that share the memory of a flag that is spun on are one crash domain.
+bool Block::must_abort(const std::vector<Ledger*>& ledgers) const {
+    const auto has_failed = [](const Ledger* ledger) { return ledger->has_failed(); };
+    return launch.must_abort() || std::any_of(ledgers.begin(), ledgers.end(), has_failed);
 }
 
 unsigned Block::live_lanes(unsigned warp) const {

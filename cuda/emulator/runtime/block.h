@@ -14,6 +14,8 @@
 
 namespace emulator {
 
+class Ledger;
+
 enum class State : std::uint8_t { ready, spinning, at_barrier, at_warp_operation, done };
 
 struct AsyncCopy {
@@ -96,7 +98,9 @@ struct Block {
     void start_threads();
     void loop();
     bool wake_spinners();
-    bool must_abort() const;
+    // Those of the flags that are spun on.
+    std::vector<Ledger*> spun_on() const;
+    bool must_abort(const std::vector<Ledger*>& ledgers) const;
     void on_fault(int signal);
     void report(const char* kind, const std::string& message, const Thread* thread, Site site, std::uintptr_t pc,
                 std::uintptr_t other_pc);

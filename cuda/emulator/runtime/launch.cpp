@@ -50,7 +50,11 @@ void check_arguments(Launch& launch) {
 
 }  // namespace
 
-void note_progress() { num_steps.fetch_add(1, std::memory_order_relaxed); }
+void note_progress() {
+    num_steps.fetch_add(1, std::memory_order_relaxed);
+    if (!Ledger::any()) return;
+    for (const auto& ledger : Ledger::all()) ledger->note_progress();
+}
 std::uint64_t progress() { return num_steps.load(std::memory_order_relaxed); }
 
 Launch::Launch(const LaunchRequest& request, ErrorReport& report)

@@ -31,6 +31,7 @@ struct Ledger::Participant {
 struct Ledger::Header {
     std::atomic<std::uint32_t> holder;  // the process that holds the lock
     std::atomic<bool> has_failed;
+    std::atomic<std::uint64_t> progress;
     std::uint64_t position;             // where the next record goes
     Participant participants[max_participants];
 };
@@ -39,6 +40,7 @@ namespace {
 
 std::mutex ledger_guard;
 std::vector<std::weak_ptr<Ledger>> opened;
+std::atomic<bool> has_opened{false};
 
 std::string file_of(const char* name) { return std::string(name) + ".ledger"; }
 
@@ -120,8 +122,11 @@ std::shared_ptr<Ledger> Ledger::open(const char* name, std::size_t bytes) {
     opened.erase(std::remove_if(opened.begin(), opened.end(), [](const auto& each) { return each.expired(); }),
                  opened.end());
     opened.push_back(ledger);
+    has_opened = true;
     return ledger;
 }
+
+bool Ledger::any() { return has_opened.load(std::memory_order_relaxed); }
 
 void Ledger::unlink(const char* name) { shm_unlink(file_of(name).c_str()); }
 
@@ -171,6 +176,8 @@ void Ledger::host_waited(const StreamClock& host) {
 
 bool Ledger::has_failed() const { return header_->has_failed.load(std::memory_order_relaxed); }
 void Ledger::fail() { header_->has_failed = true; }
+std::uint64_t Ledger::progress() const { return header_->progress.load(std::memory_order_relaxed); }
+void Ledger::note_progress() { header_->progress.fetch_add(1, std::memory_order_relaxed); }
 
 std::optional<BlockRun> Ledger::run_of(unsigned slot, std::uint32_t actor) const {
     const Participant& other = header_->participants[slot - 1];

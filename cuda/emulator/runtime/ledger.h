@@ -15,8 +15,9 @@ namespace emulator {
 
 class Ledger {
   public:
-    // Every ledger that this process has open.
+    // Every ledger that this process has open; whether there may be any.
     static std::vector<std::shared_ptr<Ledger>> all();
+    static bool any();
     // Null if the system gives no memory or too many processes share the array.
     static std::shared_ptr<Ledger> open(const char* name, std::size_t bytes);
     static void unlink(const char* name);
@@ -37,9 +38,11 @@ class Ledger {
     void add_run(const BlockRun& run);
     void host_waited(const StreamClock& host);
 
-    // Whether a launch of any of the processes has failed.
+    // Whether a launch of any of the processes has failed, and how much they got on with.
     bool has_failed() const;
     void fail();
+    std::uint64_t progress() const;
+    void note_progress();
 
     // The block that an actor of the process in `slot` belongs to; nothing if it is too old to be remembered.
     std::optional<BlockRun> run_of(unsigned slot, std::uint32_t actor) const;

@@ -1,7 +1,9 @@
 import multiprocessing
 import os
+import time
 from dataclasses import dataclass
 from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import numpy as np
@@ -203,6 +205,39 @@ def test_a_race_between_processes_names_the_other_process() -> None:
     said = exchange_as_processes(EXCHANGE.replace("load_acquire_system", "load_acquire_gpu"), "check", 3)
     assert any("race" in words and "of process" in words for words in said)
     assert not any("watchdog" in words for words in said)
+
+
+WAIT = PTX + 'extern "C" __global__ void k(unsigned* flag) { while (ptx::load_acquire_system(flag) == 0u) {} }'
+
+
+def come_late(name: str, late_s: float, is_ready: Event) -> None:
+    """Works for a while before it sets the flag that the other process waits for."""
+    flag = DeviceArray.shared(name, (1,), np.uint32, create=False)
+    work, signal = (RawModule(code=code).get_function("k") for code in (WRITE, SIGNAL))
+    x = DeviceArray.empty(WIDTH, np.float32)
+    is_ready.set()
+    started = time.monotonic()
+    while time.monotonic() < started + late_s:
+        work((1,), (WIDTH,), (x,))
+    signal((1,), (1,), (flag,))
+
+
+def test_the_watchdog_waits_while_another_process_gets_on() -> None:
+    for code in (WRITE, SIGNAL):
+        RawModule(code=code)  # compiled here
+    name = f"/tokenstage-test-{os.getpid()}-late"
+    flag = DeviceArray.shared(name, (1,), np.uint32, create=True)
+    context = multiprocessing.get_context("spawn")
+    is_ready = context.Event()
+    process = context.Process(target=come_late, args=(name, 1.5, is_ready))
+    process.start()
+    try:
+        kernel = RawModule(code=WAIT, settings=Settings(watchdog_s=0.7)).get_function("k")
+        is_ready.wait()
+        kernel((1,), (1,), (flag,))
+    finally:
+        process.join()
+        flag.free()
 
 
 def test_nothing_shared_is_left_behind() -> None:
