@@ -11,6 +11,8 @@ import pytest
 from cuda.collectives.errors import PeerTimeout
 from cuda.devices.cpu import CpuDevice
 from cuda.devices.device import DeviceConfig
+from cuda.kernels.cpu_memory import address
+from cuda.kernels.cpu_program import ADD_RMS_NORM, EMBED, LINEAR, MEET, SUM_PARTS
 from cuda.models.folder import prepare_model
 from cuda.models.spec import UnsupportedModel
 from protocol.sampling import SamplingParams
@@ -160,3 +162,30 @@ def test_a_world_of_one_has_nothing_to_show_and_nobody_to_meet(tmp_path: Path) -
     assert device.export() == b""
     device.open_peers([b""])
     device.close()
+
+
+def test_no_pass_writes_a_part_again_before_all_ranks_have_met_after_reading_it(tmp_path: Path) -> None:
+    """The recorded instructions of two passes, one after the other, whatever the time ranks take for them."""
+    group = GroupDevice(config_for(tiny_model(tmp_path, "llama")), 2)
+    group.load(lambda _done: None)
+    loaded = group.ranks[0]._loaded
+    assert loaded is not None
+    assert loaded.state.ranks is not None
+    written = {loaded.state.ranks.own_part(index): index for index in range(2)}
+    tables = {address(parts): index for index, parts in enumerate(loaded.state.ranks.parts)}
+    always = loaded.state.batch.num_tokens_at
+    is_free, is_read = [True, True], [True, True]
+    num_writes = 0
+    for operation, *fields in loaded.program._recorded * 2:
+        if operation in (LINEAR, EMBED):
+            for index in {written[field] for field in fields if field in written}:
+                assert is_free[index]
+                is_free[index] = is_read[index] = False
+                num_writes += 1
+        elif operation == MEET and fields[0] == always:
+            is_free = list(is_read)
+        elif operation in (ADD_RMS_NORM, SUM_PARTS):
+            for index in {tables[field] for field in fields if field in tables}:
+                is_read[index] = True
+    assert num_writes == 2 * (1 + 2 * 2)
+    group.close()
