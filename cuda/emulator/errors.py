@@ -36,7 +36,10 @@ class KernelError(EmulatorError):
     """A kernel launch failed.
 
     Attributes:
-        kind: What went wrong, for programs: `memory-fault`, `deadlock`, `race`, `warp-misuse`, ...
+        kind: What went wrong, for programs. In both modes: `memory-fault`, `out-of-bounds`, `arithmetic`, `trap`,
+            `stack-overflow`, `misaligned` (copies and matrices), `launch-bounds`, `warp-misuse`, `divergent-warp`,
+            `barrier-misuse`, `divergent-barrier`, `deadlock`, `watchdog`, `aborted` (by another's failure). In check
+            mode also `race`, `uninitialised`, `pending-copy`, `misaligned` and `undefined` (overflow, index, shift).
         block, thread: 3-D indices of the thread that met it; `thread` is None when it concerns the whole block.
         where: Source line of the failing access or operation, if known.
         other: Source line of the access it conflicts with, if any.

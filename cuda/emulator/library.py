@@ -48,6 +48,7 @@ class ErrorReport(ctypes.Structure):
         ("file", ctypes.c_char * 512),
         ("pc", ctypes.c_uint64),
         ("other_pc", ctypes.c_uint64),
+        ("other_process", ctypes.c_uint64),
     )
 
 
@@ -90,23 +91,44 @@ def kernel_error(kernel: str, report: ErrorReport) -> KernelError:
         block=(report.block[0], report.block[1], report.block[2]),
         thread=(report.thread[0], report.thread[1], report.thread[2]) if report.has_thread else None,
         where=_source_line(report.pc) or site,
-        other=_source_line(report.other_pc),
+        other=_source_line(report.other_pc, report.other_process),
     )
 
 
-def _source_line(pc: int) -> SourceLine | None:
-    """Where in a kernel's source `pc` is; None outside of kernels, or without binutils."""
-    path, offset = ctypes.create_string_buffer(4096), ctypes.c_uint64()
+def _source_line(pc: int, process: int = 0) -> SourceLine | None:
+    """Where in a kernel's source `pc` is; None outside of kernels, without binutils, or if the process has gone."""
     tool = shutil.which("addr2line")
-    if pc == 0 or tool is None or not load_runtime().emulator_locate(pc, path, 4096, ctypes.byref(offset)):
+    place = None if pc == 0 or tool is None else _place_elsewhere(pc, process) if process else _place_here(pc)
+    if tool is None or place is None:
         return None
-    library = Path(path.value.decode())
+    library, offset = place
     if library.name.startswith("runtime-") or not library.is_relative_to(cache_folder()):
         return None
-    command = [tool, "-e", str(library), hex(offset.value)]
+    command = [tool, "-e", str(library), hex(offset)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - binutils
     file, _, line = done.stdout.strip().split(" ")[0].rpartition(":")
     if not line.isdigit():
         return None
     # A source given as text has no folder; the compiler put its own working folder before the name.
     return SourceLine(file if Path(file).exists() else Path(file).name, int(line))
+
+
+def _place_here(pc: int) -> tuple[Path, int] | None:
+    """The loaded file that `pc` is in, and the offset in it."""
+    path, offset = ctypes.create_string_buffer(4096), ctypes.c_uint64()
+    if not load_runtime().emulator_locate(pc, path, 4096, ctypes.byref(offset)):
+        return None
+    return Path(path.value.decode()), offset.value
+
+
+def _place_elsewhere(pc: int, process: int) -> tuple[Path, int] | None:
+    """The same of another process, by its map of addresses."""
+    maps = Path(f"/proc/{process}/maps")
+    bases: dict[str, int] = {}
+    for line in maps.read_text().splitlines() if maps.exists() else ():
+        addresses, *_, file = line.split(maxsplit=5)
+        begin, end = (int(address, 16) for address in addresses.split("-"))
+        base = bases.setdefault(file, begin)  # a library's first part lies at its own address zero
+        if begin <= pc < end:
+            return Path(file), pc - base
+    return None

@@ -224,17 +224,17 @@ void Block::on_fault(int signal) {
     report(kind, message, &thread, thread.site, worker.fault_pc, 0);
 }
 
-void Block::fail(const char* kind, const std::string& message, Site site) { fail(kind, message, site, *current, 0, 0); }
+void Block::fail(const char* kind, const std::string& message, Site site) { fail(kind, message, site, *current, 0, 0, 0); }
 
 void Block::fail(const char* kind, const std::string& message, Site site, const Thread& thread, std::uintptr_t pc,
-                 std::uintptr_t other_pc) {
-    report(kind, message, &thread, site, pc, other_pc);
+                 std::uintptr_t other_pc, std::uint32_t other_process) {
+    report(kind, message, &thread, site, pc, other_pc, other_process);
     switch_fiber(running().fiber, worker.scheduler);
     __builtin_unreachable();
 }
 
 void Block::report(const char* kind, const std::string& message, const Thread* thread, Site site, std::uintptr_t pc,
-                   std::uintptr_t other_pc) {
+                   std::uintptr_t other_pc, std::uint32_t other_process) {
     aborting = true;
     ErrorReport* out = launch.claim_report();
     if (out == nullptr) return;
@@ -249,6 +249,7 @@ void Block::report(const char* kind, const std::string& message, const Thread* t
         out->thread[2] = thread->thread_index.z;
     out->pc = pc;
     out->other_pc = other_pc;
+    out->other_process = other_process;
 }
 
 std::string Block::where_everyone_waits() const {

@@ -76,7 +76,7 @@ struct Block {
     [[noreturn]] void fail_conflict(unsigned rank, const Conflict& conflict, std::uint64_t code);
     [[noreturn]] void fail(const char* kind, const std::string& message, Site site);
     [[noreturn]] void fail(const char* kind, const std::string& message, Site site, const Thread& thread,
-                           std::uintptr_t pc, std::uintptr_t other_pc);
+                           std::uintptr_t pc, std::uintptr_t other_pc, std::uint32_t other_process);
 
     Launch& launch;
     Worker& worker;
@@ -103,7 +103,7 @@ struct Block {
     bool must_abort(const std::vector<Ledger*>& ledgers) const;
     void on_fault(int signal);
     void report(const char* kind, const std::string& message, const Thread* thread, Site site, std::uintptr_t pc,
-                std::uintptr_t other_pc);
+                std::uintptr_t other_pc, std::uint32_t other_process = 0);
     std::string where_everyone_waits() const;
 
     std::uint64_t last_progress_ = 0;

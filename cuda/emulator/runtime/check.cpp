@@ -31,7 +31,8 @@ void Block::fail_conflict(unsigned rank, const Conflict& conflict, std::uint64_t
     std::uintptr_t other_pc = is_site(conflict.other_code) ? 0 : conflict.other_code;
     std::string message = conflict.message;
     if (other.file != nullptr) message += std::string(", at ") + other.file + ":" + std::to_string(other.line);
-    fail(conflict.kind, message, site_in(code), threads[rank], is_site(code) ? 0 : code, other_pc);
+    fail(conflict.kind, message, site_in(code), threads[rank], is_site(code) ? 0 : code, other_pc,
+         conflict.other_process);
 }
 
 void check_access(unsigned lane, const void* address, unsigned bytes, bool write, Site site) {

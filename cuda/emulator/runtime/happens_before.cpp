@@ -144,7 +144,8 @@ void BlockHistory::release(unsigned rank, std::uintptr_t flag, bool system_scope
 
 void BlockHistory::acquire(unsigned rank, std::uintptr_t flag, bool system_scope, unsigned value) {
     Look& last = acquired_[rank];
-    if (last.flag != flag || last.value != value) last = {flag, value, 0};
+    if (last.flag != flag || last.value != value || last.system_scope != system_scope)
+        last = {flag, value, system_scope, 0};
     for (const Knowledge& knowledge : released_at(flag, last.version))
         if (!knowledge.has_value || knowledge.value == value) learn(rank, knowledge, system_scope);
 }
@@ -158,7 +159,7 @@ void BlockHistory::relaxed(unsigned rank, std::uintptr_t flag, bool system_scope
 
 void BlockHistory::see(unsigned rank, std::uintptr_t flag) {
     Look& last = looked_[rank];
-    if (last.flag != flag) last = {flag, 0, 0};
+    if (last.flag != flag) last = {flag};
     for (Knowledge& knowledge : released_at(flag, last.version)) seen_[rank].push_back(std::move(knowledge));
 }
 

@@ -40,6 +40,7 @@ struct ErrorReport {
     char file[512];
     std::uint64_t pc;        // of the access that failed; 0 if `file` says it
     std::uint64_t other_pc;  // of the access it conflicts with
+    std::uint64_t other_process;  // if not of this one
 };
 
 class Launch {

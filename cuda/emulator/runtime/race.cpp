@@ -132,11 +132,13 @@ Conflict BlockHistory::against(const char* kind, const Access& access, const Pla
                        " bytes at " + place.name + " + " + std::to_string(place.offset);
     text += other.pending ? ", where a cp.async is not waited for, issued by thread " : ", unordered with one by thread ";
     text += index_text(thread) + " of block " + index_text(run.block);
-    if (is_elsewhere)
-        text += " of process " + std::to_string(ledger->process_of(other.slot));
-    else if (run.stream != run_.stream || run.sequence != run_.sequence)
-        text += " of another launch";
-    return {kind, text, is_elsewhere ? 0 : other.code};  // a program counter means nothing in another process
+    if (is_elsewhere) {
+        std::uint32_t process = ledger->process_of(other.slot);
+        text += " of process " + std::to_string(process);
+        return {kind, text, is_site(other.code) ? 0 : other.code, process};  // it numbers sites for itself
+    }
+    if (run.stream != run_.stream || run.sequence != run_.sequence) text += " of another launch";
+    return {kind, text, other.code};
 }
 
 Conflict BlockHistory::begin_copy(unsigned rank, const AsyncCopy& copy) {

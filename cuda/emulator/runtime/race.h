@@ -30,6 +30,7 @@ struct Conflict {
     const char* kind = nullptr;  // null: none
     std::string message;
     std::uint64_t other_code = 0;
+    std::uint32_t other_process = 0;  // if not of this one
 };
 
 class BlockHistory {
@@ -65,6 +66,7 @@ class BlockHistory {
     struct Look {
         std::uintptr_t flag = 0;
         unsigned value = 0;
+        bool system_scope = false;
         std::uint64_t version = 0;
     };
 

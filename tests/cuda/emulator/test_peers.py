@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from cuda.emulator import DeviceArray, KernelError, RawModule, Settings, Stream
 from cuda.emulator.build import Mode
+from tests.cuda.emulator.launching import line_of
 from tests.cuda.emulator.subjects import PTX
 
 NUM_ROUNDS = 4
@@ -201,9 +202,11 @@ def test_two_devices_exchange_as_processes(mode: Mode, seed: int) -> None:
     assert exchange_as_processes(EXCHANGE, mode, seed) == ["right", "right"]
 
 
-def test_a_race_between_processes_names_the_other_process() -> None:
-    said = exchange_as_processes(EXCHANGE.replace("load_acquire_system", "load_acquire_gpu"), "check", 3)
-    assert any("race" in words and "of process" in words for words in said)
+def test_a_race_between_processes_names_the_other_process_and_both_lines() -> None:
+    source = EXCHANGE.replace("load_acquire_system", "load_acquire_gpu")
+    said = exchange_as_processes(source, "check", 3)
+    read, write = (f"kernel.cu:{line_of(source, text)}" for text in ("out[round", "peer_slots[slot] ="))
+    assert any("of process" in words and f"at {read}\n  against {write}" in words for words in said)
     assert not any("watchdog" in words for words in said)
 
 
