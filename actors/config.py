@@ -34,6 +34,8 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
     port: int
     ready_file: str | None
     groups: tuple[Group, ...]
+    tp_is_auto: bool
+    """The size of groups is yet to be chosen, for the model: `groups` has each of several devices by itself."""
     dtype: str
     page_size: int
     num_pages: int | None
@@ -74,10 +76,11 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Resolved:
-    """What the command line asks: a configuration, to be served or only to be printed."""
+    """What the command line asks: a configuration to be served, or only to be printed, or the plan of its groups."""
 
     config: NodeConfig
     print_only: bool
+    print_plan: bool
 
 
 def resolve(arguments: Sequence[str], environment: Mapping[str, str]) -> Resolved:
@@ -93,6 +96,7 @@ def resolve(arguments: Sequence[str], environment: Mapping[str, str]) -> Resolve
         raise ConfigError(f"--quantization: {refused} is for cpu devices only in this version; leave it out")
     derived = {
         "groups": groups,
+        "tp_is_auto": values["tp"] is None and values["topology"] is None and len(groups) > 1,
         "step_tokens": values["step_tokens"] or _auto_step_tokens(values, kinds),
         "api_keys": values["api_key"] + _keys_of(values["api_key_file"]),
         "allowed_origins": values["allowed_origin"],
@@ -106,7 +110,7 @@ def resolve(arguments: Sequence[str], environment: Mapping[str, str]) -> Resolve
     config = msgspec.convert(fields, NodeConfig)
     if not config.api_keys and not values["insecure"] and not is_loopback(config.host):
         raise ConfigError(f"--host: {config.host} is open to others without a key; add --api-key, or --insecure")
-    return Resolved(config, command.print_config)
+    return Resolved(config, command.print_config, command.print_plan)
 
 
 def _auto_step_tokens(values: Mapping[str, Any], kinds: set[str]) -> int:

@@ -35,12 +35,16 @@ def load_model(config: NodeConfig, compiler: KernelCompiler) -> ModelInfo:
             folder = prepare_model(config.model, progress)
         model = read_model_info(folder, _served_name(config), config.max_model_len)
         check_files(folder)
-        spec = read_spec(folder)
-        shards.show(config, spec)
-        _check_pools(config, spec)
     except UnsupportedModel as error:
         raise ConfigError(f"--model: {error}") from None
     return model
+
+
+def check_groups(config: NodeConfig, model: ModelInfo) -> None:
+    """Show how the model is shared out. Raises ConfigError if a rank would hold nothing, or a pool cannot be."""
+    spec = read_spec(Path(model.folder))
+    shards.show(config, spec)
+    _check_pools(config, spec)
 
 
 def _served_name(config: NodeConfig) -> str:

@@ -1,7 +1,8 @@
 """The node, read first: it resolves the configuration, starts every actor in a process of its own, and supervises.
 
-It does nothing else: no request passes through here. In order: configuration, model folder, listening socket, children,
-ready line; then it waits for a signal (drain, exit 0) or a dead child (clients are told, exit 1). Read `system` next.
+It does nothing else: no request passes through here. In order: configuration, model folder, groups, listening socket,
+children, ready line; then it waits for a signal (drain, exit 0) or a dead child (clients are told, exit 1). Read
+`system` next.
 """
 
 import os
@@ -10,7 +11,7 @@ import sys
 from actors.config import NodeConfig, printed, resolve
 from actors.first_start import KernelCompiler
 from actors.listening import open_listener
-from actors.loading import load_model
+from actors.loading import check_groups, load_model
 from actors.machine import check_devices
 from actors.run_folder import run_folder
 from actors.runtime.child import run
@@ -37,7 +38,19 @@ def _main(arguments: list[str]) -> int:
     if resolved.print_only:
         sys.stdout.write(f"{printed(resolved.config)}\n")
         return 0
+    if resolved.print_plan:
+        return _print_plan(resolved.config)
     return _serve(resolved.config)
+
+
+def _print_plan(config: NodeConfig) -> int:
+    from actors.grouping import printed_plan  # noqa: PLC0415 - see `_serve`
+
+    configure_logging(config.log_level, config.log_format, "node")
+    check_devices(config)
+    with KernelCompiler() as compiler:
+        sys.stdout.write(f"{printed_plan(config, load_model(config, compiler))}\n")
+    return 0
 
 
 def _serve(config: NodeConfig) -> int:
@@ -45,6 +58,11 @@ def _serve(config: NodeConfig) -> int:
     check_devices(config)
     with KernelCompiler() as compiler:
         model = load_model(config, compiler)
+        if config.tp_is_auto:
+            from actors.grouping import choose_groups  # noqa: PLC0415 - a start without a choice has no time for it
+
+            config = choose_groups(config, model)
+        check_groups(config, model)
         with open_listener(config) as listener, run_folder() as run_dir:
             return run(Supervision(config, model, listener, run_dir).run(), config.loop)
 

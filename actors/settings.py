@@ -51,7 +51,7 @@ SETTINGS: tuple[Setting, ...] = (
         "tp",
         amount("auto", count(1)),
         None,
-        "tensor-parallel size of a group; its cpu devices keep to their share of the cores [auto]",
+        "tensor-parallel size of a group; its cpu devices keep to their cores [auto: by predicted step time]",
     ),
     Setting("topology", text, None, "groups, such as `mixed=cpu:0,cpu:1;mixed=cpu:2,cpu:3`; implies --devices"),
     Setting(
@@ -113,19 +113,21 @@ class Command:
     values: dict[str, Any]
     """By key, every setting resolved from its source; nothing checked across settings."""
     print_config: bool
+    print_plan: bool
 
 
 def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> Command:
     """Resolve every setting. Raises ConfigError."""
     flags = vars(_parser().parse_args(list(arguments)))
     print_config = bool(flags.pop("print_config", False))
+    print_plan = bool(flags.pop("print_plan", False))
     config_file = flags.pop("config", None) or environment.get(f"{ENVIRONMENT_PREFIX}CONFIG")
     values = {setting.key: setting.default for setting in SETTINGS}
     if config_file is not None:
         values |= _from_file(Path(config_file))
     values |= _from_environment(environment)
     values |= {key: _read(BY_KEY[key], given, f"--{BY_KEY[key].name}") for key, given in flags.items()}
-    return Command(values, print_config)
+    return Command(values, print_config, print_plan)
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -190,6 +192,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="tokenstage", usage="%(prog)s [SETTING ...]", description=words, allow_abbrev=False)
     parser.add_argument("--config", metavar="FILE.toml", default=None, help="settings as TOML, named like the flags")
     parser.add_argument("--print-config", action="store_true", help="print the resolved configuration and exit")
+    parser.add_argument("--print-plan", action="store_true", help="print what --tp auto compares and exit")
     for setting in SETTINGS:
         shown = argparse.SUPPRESS if setting.hidden else f"{setting.help}{_default_text(setting)}"
         name = f"--{setting.name}"

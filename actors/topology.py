@@ -1,6 +1,5 @@
 """Which devices form which groups: from `--devices`, `--topology` and `--tp`."""
 
-from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -31,10 +30,13 @@ class Group(Struct, frozen=True):
 
 
 def read_groups(devices: str | None, topology: str | None, tp: int | None) -> tuple[Group, ...]:
-    """All groups, in order. Raises ConfigError for what is malformed, contradictory or not in this version."""
+    """All groups, in order; without `tp` and `topology` each device is one, until a size is chosen for the model.
+
+    Raises ConfigError for what is malformed, contradictory or not in this version.
+    """
     if topology is None:
         named = default_devices() if devices is None else _read_devices(devices, "--devices")
-        return grouped(named, auto_tp(named) if tp is None else tp)
+        return grouped(named, tp or 1)
     groups = tuple(_read_group(entry.strip()) for entry in topology.split(";"))
     members = [device for group in groups for device in group.devices]
     _check_distinct(members, "--topology")
@@ -50,11 +52,6 @@ def read_groups(devices: str | None, topology: str | None, tp: int | None) -> tu
 def default_devices() -> tuple[str, ...]:
     """Every GPU that can be used, else the CPU."""
     return tuple(f"cuda:{index}" for index in find_gpus().usable) or ("cpu:0",)
-
-
-def auto_tp(devices: Sequence[str]) -> int:  # noqa: ARG001 - the seam of a choice: a measured one asks them
-    """Size of a group if nobody said: each device holds the whole model and is a replica."""
-    return 1
 
 
 def grouped(devices: tuple[str, ...], size: int) -> tuple[Group, ...]:

@@ -115,6 +115,24 @@ def test_tp_groups_devices_as_they_are_named() -> None:
     assert config("--devices", "cpu:0,cpu:1", "--tp", "1").groups == config("--devices", "cpu:0,cpu:1").groups
 
 
+@pytest.mark.parametrize("tp", [(), ("--tp", "auto")])
+def test_the_size_of_groups_of_several_devices_is_yet_to_be_chosen(tp: tuple[str, ...]) -> None:
+    assert config("--devices", "cpu:0,cpu:1", *tp).tp_is_auto
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--devices", "cpu:0,cpu:1", "--tp", "1"),
+        ("--topology", "mixed=cpu:0;mixed=cpu:1"),
+        ("--devices", "cuda:0"),
+        (),
+    ],
+)
+def test_where_somebody_said_or_there_is_one_device_nothing_is_left_to_choose(flags: tuple[str, ...]) -> None:
+    assert not config(*flags).tp_is_auto
+
+
 def test_a_topology_has_groups_of_any_size() -> None:
     resolved = config("--topology", "mixed=cpu:0,cpu:1;mixed=counting", "--peer-timeout", "1s")
     assert resolved.groups == (Group("mixed", ("cpu:0", "cpu:1")), Group("mixed", ("counting:0",)))
@@ -136,7 +154,9 @@ def test_printing_shows_no_key() -> None:
 
 def test_printing_is_asked_for_beside_the_configuration() -> None:
     assert resolve(["--print-config"], {}).print_only
+    assert resolve(["--print-plan"], {}).print_plan
     assert not resolve([], {}).print_only
+    assert not resolve([], {}).print_plan
 
 
 @pytest.mark.parametrize(

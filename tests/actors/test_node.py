@@ -96,6 +96,15 @@ def test_the_resolved_configuration_can_be_printed() -> None:
     assert "hush" not in ended.stdout
 
 
+def test_the_sizes_of_groups_can_be_printed() -> None:
+    ended = run_node("--print-plan", "--devices", "cpu:0,cpu:1")
+    assert ended.returncode == 0
+    head, one, two, last = ended.stdout.splitlines()
+    assert "step ms" in head
+    chosen = one if one.startswith("*") else two
+    assert last.startswith(f"tp {chosen.split()[1]}: its step of 8 rows is predicted to take ")
+
+
 def test_when_ready_it_says_where_and_who(tmp_path: Path) -> None:
     ready_file = tmp_path / "ready.json"
     with node(tmp_path, *QUICK, "--served-model-name", "mine", "--ready-file", str(ready_file)) as process:

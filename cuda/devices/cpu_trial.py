@@ -1,0 +1,206 @@
+"""CPU devices tried out: some of the model's weights multiplied, and sums exchanged, by a thread for each device.
+
+All devices work at the same time, because they share caches and memory, and keep to the cores that ranks keep to.
+Kernels and the ranks' meetings are those of the device. No torch: it takes longer to import than this takes.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from cuda.backends.host import available_memory
+from cuda.collectives.cpu_ranks import CpuRanks, Group
+from cuda.devices.trial import Pace, Trial, TrialResult, fit_link, moved_bytes
+from cuda.kernels.cpu_memory import address, aligned_zeros
+from cuda.kernels.cpu_pack import Format, Packed, pack
+from cuda.kernels.cpu_program import LINEAR, SUM_PARTS, TAKE_ROWS, Program, compile_kernels
+from cuda.kernels.cpu_tile import PANEL
+from cuda.models.sample import sample_rows
+
+SAMPLE_VALUES = 1 << 20
+"""Of the matrix that is packed once; copies of it stand for the rest of the model."""
+WORKING_SET_BYTES = 256 << 20
+"""Of all devices together: more than the caches hold, if the model is."""
+COMPUTE_S = 0.25
+MIN_RUNS, MAX_RUNS = 3, 15
+EXCHANGES = 32
+"""In one run of a program; even, because the ranks' two buffers take turns."""
+EXCHANGE_RUNS = 9
+LARGE_ROWS = 128
+PEER_TIMEOUT_S = 2.0
+QUANTIZED: Mapping[str, Format] = {"int8": "int8", "int4": "int4"}
+
+ValueT = TypeVar("ValueT")
+
+
+def measure_cpu(trial: Trial) -> TrialResult:
+    """Time groups of each size. PeerTimeout if ranks do not find each other, UnsupportedModel as `sample_rows`."""
+    compile_kernels()
+    sample = pack(sample_rows(Path(trial.folder), SAMPLE_VALUES), _form(trial))
+    meeting = _Meeting(len(trial.devices))
+    with ThreadPoolExecutor(len(trial.devices)) as threads:
+        tried = [threads.submit(_try_all_sizes, place, trial, sample, meeting) for place in range(len(trial.devices))]
+    errors = [error for error in (device.exception() for device in tried) if error is not None]
+    for error in errors:
+        if not isinstance(error, threading.BrokenBarrierError):  # which is what the others see of the one that failed
+            raise error
+    return TrialResult(tried[0].result(), 2 if trial.dtype == "bfloat16" else 4, available_memory())
+
+
+class _Meeting:
+    """Where the threads wait for each other and see what each has."""
+
+    def __init__(self, num_devices: int) -> None:
+        self._barrier = threading.Barrier(num_devices)
+        self._told: list[Any] = [None] * num_devices
+
+    def gather(self, place: int, value: ValueT) -> list[ValueT]:
+        """Everybody's value; all go on at the same time."""
+        self._told[place] = value
+        self._barrier.wait()
+        told = list(self._told)
+        self._barrier.wait()
+        return told
+
+    def abort(self) -> None:
+        """Let nobody wait for one that has failed."""
+        self._barrier.abort()
+
+
+def _try_all_sizes(place: int, trial: Trial, sample: Packed, meeting: _Meeting) -> tuple[Pace, ...]:
+    """Be the device at `place`; all find the same."""
+    try:
+        device = _Device(place, trial, sample, meeting)
+        return tuple(device.try_size(size, values) for size, values in zip(trial.sizes, trial.values, strict=True))
+    except BaseException:
+        meeting.abort()
+        raise
+
+
+@dataclass
+class _Device:
+    """One thread's part."""
+
+    place: int
+    trial: Trial
+    sample: Packed
+    meeting: _Meeting
+
+    def __post_init__(self) -> None:
+        self._copies: list[Packed] = []
+
+    def try_size(self, size: int, values: int) -> Pace:
+        cores = self.trial.cores[self.place] if self.trial.cores else ()
+        if size > 1 and cores:
+            os.sched_setaffinity(0, cores)  # this thread, and those of the programs that it makes from now on
+        value_s = self._compute(values)
+        if size == 1:
+            return Pace(size, value_s)
+        return Pace(size, value_s, *self._exchange(size))
+
+    def _compute(self, values: int) -> float:
+        """Seconds a value of the slowest device, the weights being as many as a rank reads, or as the caches miss."""
+        sample, trial = self.sample, self.trial
+        sample_values = sample.num_columns * sample.num_inputs
+        most = max(1, WORKING_SET_BYTES // len(trial.devices) // sample.num_bytes)
+        count = min(most, -(-values // sample_values))
+        while len(self._copies) < count:
+            self._copies.append(_copied(sample))
+        x, out = (
+            aligned_zeros((trial.rows, -(-width // PANEL) * PANEL), np.float32)
+            for width in (sample.num_inputs, sample.num_columns)
+        )
+        rows = np.array([trial.rows], np.int64)
+        program = Program(trial.num_threads, 64)
+        for weight in self._copies[:count]:
+            program.record(
+                LINEAR,
+                [
+                    address(rows), address(x), x.strides[0], *weight.addresses, weight.num_inputs, weight.num_panels,
+                    0, address(out), out.strides[0],
+                ],
+            )  # fmt: skip
+        self._slowest(program.run)
+        num_runs = max(MIN_RUNS, min(MAX_RUNS, int(COMPUTE_S / self._slowest(program.run))))
+        seconds = self._least(program.run, num_runs)
+        program.close()
+        return seconds / (count * sample_values)
+
+    def _exchange(self, size: int) -> tuple[float, float]:
+        """(Latency, bytes a second) of sums exchanged by all groups at once."""
+        first = self.place // size * size
+        row_bytes = self.trial.hidden_size * 4
+        group = Group(self.place - first, size, PEER_TIMEOUT_S)
+        with closing(CpuRanks(group, LARGE_ROWS * row_bytes)) as ranks:
+            ranks.open_peers(self.meeting.gather(self.place, ranks.export())[first : first + size])
+            self.meeting.gather(self.place, None)  # all have opened
+            ranks.seal()
+            with closing(_Exchanges(ranks, self.trial.hidden_size)) as exchanges:
+                samples = []
+                for rows in (1, LARGE_ROWS):
+                    exchanges.rows[0] = rows
+                    seconds = self._least(exchanges.run, EXCHANGE_RUNS) / EXCHANGES
+                    samples.append((moved_bytes(size, rows * row_bytes), seconds))
+        return fit_link(*samples)
+
+    def _least(self, run: Callable[[], object], num_runs: int) -> float:
+        """Seconds of the run that was disturbed least: whatever else the machine does only adds to them."""
+        return min(self._slowest(run) for _ in range(num_runs))
+
+    def _slowest(self, run: Callable[[], object]) -> float:
+        """Seconds that `run` takes the slowest of all devices, which all begin at once."""
+        self.meeting.gather(self.place, None)
+        began = time.perf_counter()
+        run()
+        return max(self.meeting.gather(self.place, time.perf_counter() - began))
+
+
+class _Exchanges:
+    """A program of nothing but sums, as a step's: write a part, meet, add up all parts."""
+
+    def __init__(self, ranks: CpuRanks, width: int) -> None:
+        stride = width * 4
+        self.rows = np.array([1], np.int64)
+        self._ranks = ranks
+        self._order = np.arange(LARGE_ROWS, dtype=np.int32)
+        self._x, self._out = (aligned_zeros((LARGE_ROWS, width), np.float32) for _ in range(2))
+        self.program = Program(1, 64)
+        for index in range(EXCHANGES):
+            part, parts = ranks.own_part(index % 2), ranks.parts[index % 2]
+            source = address(self._order), address(self._x)
+            self.program.record(TAKE_ROWS, [address(self.rows), *source, stride, part, stride, width])
+            ranks.record_meeting(self.program, address(self.rows))
+            sums = address(parts), len(parts), address(self._out)
+            self.program.record(SUM_PARTS, [address(self.rows), *sums, width, stride])
+
+    def run(self) -> None:
+        """PeerTimeout if another rank does not come."""
+        self.program.run()
+        self._ranks.check(0)
+
+    def close(self) -> None:
+        """End its thread."""
+        self.program.close()
+
+
+def _form(trial: Trial) -> Format:
+    """As `cuda.devices.cpu_weights` keeps the layers' matrices."""
+    return QUANTIZED.get(trial.quantization, "bfloat16" if trial.dtype == "bfloat16" else "exact")
+
+
+def _copied(packed: Packed) -> Packed:
+    panels = aligned_zeros(packed.panels.shape, packed.panels.dtype)
+    panels[:] = packed.panels
+    if packed.scales is None:
+        return replace(packed, panels=panels)
+    scales = aligned_zeros(packed.scales.shape, packed.scales.dtype)
+    scales[:] = packed.scales
+    return replace(packed, panels=panels, scales=scales)
