@@ -1,15 +1,17 @@
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from cuda.emulator import DeviceArray, RawModule, Settings
+from cuda.backends.emulated import EmulatedBackend
+from cuda.emulator import Settings
+from cuda.kernels.add_rms_norm import AddRmsNorm
 from cuda.kernels.reference import rms_norm
+from tests.cuda.kernels.combinations import needs_compiler, on_device
 from tests.cuda.kernels.mutants import OUT_OF_BOUNDS, UNSEEN, WRONG_RESULT, Mutant, assert_caught, plant
 
-NAME = "add_rms_norm<float, true>"
-NUM_ROWS, NUM_COLUMNS, NUM_THREADS = 3, 2052, 160  # of a thread's four vectors the last lies in the row for some
+NUM_ROWS, NUM_COLUMNS = 3, 3080  # 770 vectors for 256 threads: two of them own a fourth
 SOURCE, ROW = "add_rms_norm.cu", "norm_row.cuh"
 BOUND = "if (column >= num_columns) continue;\n        kept"
 LOADING = """n < max_vectors; ++n) {
@@ -39,20 +41,20 @@ MUTANTS = {
     "a barrier more, which is harmless": Mutant("common.cuh", BARRIER, 2 * BARRIER),
 }
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator needs g++")
+pytestmark = needs_compiler
 
 
 def run(settings: Settings, sources: Path) -> None:
-    random = np.random.default_rng(1)
-    x, before = (random.standard_normal((NUM_ROWS, NUM_COLUMNS)).astype(np.float32) for _ in range(2))
-    weight = random.standard_normal(NUM_COLUMNS).astype(np.float32)
-    residual, x_device, weight_device = (DeviceArray.from_numpy(values) for values in (before, x, weight))
-    out = DeviceArray.empty(x.shape, np.float32)
-    module = RawModule(path=sources / SOURCE, name_expressions=(NAME,), settings=settings)
-    args = (out, residual, x_device, weight_device, np.int32(NUM_COLUMNS), np.float32(1e-5))
-    module.get_function(NAME)((NUM_ROWS,), (NUM_THREADS,), args)
+    backend = EmulatedBackend(settings, sources=sources)
+    x, before = torch.randn((2, NUM_ROWS, NUM_COLUMNS), generator=torch.Generator().manual_seed(1))
+    weight = torch.linspace(-2, 2, NUM_COLUMNS)
+    residual, delta, factors = (on_device(backend, tensor) for tensor in (before, x, weight))
+    out = backend.empty(x.shape, torch.float32)
+    AddRmsNorm(backend, torch.float32, NUM_COLUMNS, 1e-5)(out, residual, delta, factors)
+    backend.synchronize()
     np.testing.assert_array_equal(residual.numpy(), before + x)
-    np.testing.assert_allclose(out.numpy(), rms_norm(before + x, weight, 1e-5), rtol=2e-6, atol=1e-6)
+    right = rms_norm((before + x).numpy(), weight.numpy(), 1e-5)
+    np.testing.assert_allclose(out.numpy(), right, rtol=2e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", MUTANTS)
