@@ -77,21 +77,22 @@ class SharedMemory:
             self._own = None
 
     def _make(self, path: Path) -> mmap.mmap:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        size = self._sizes[self._rank]
         try:
-            os.posix_fallocate(file, 0, self._sizes[self._rank])  # now, and not as a bus error at the first touch
-            return mmap.mmap(file, self._sizes[self._rank])
-        except OSError as error:
-            path.unlink()
-            if error.errno != errno.ENOSPC:
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            try:
+                os.posix_fallocate(file, 0, size)  # now, and not as a bus error at the first touch
+                return _map(file, size)
+            except OSError:
+                path.unlink()
                 raise
-            free = os.statvfs(_FOLDER)
+            finally:
+                os.close(file)
+        except OSError as error:
+            advice = "; give a container more with --shm-size" if error.errno == errno.ENOSPC else ""
             raise PeerMemoryFailed(
-                f"rank {self._rank} needs {self._sizes[self._rank] >> 20} MiB of shared memory and {_FOLDER} has "
-                f"{free.f_bavail * free.f_frsize >> 20} MiB left; give a container more with --shm-size"
+                f"rank {self._rank} cannot have {size >> 20} MiB of shared memory: {error} ({_FOLDER}){advice}"
             ) from error
-        finally:
-            os.close(file)
 
     def _open(self, rank: int, handle: bytes) -> mmap.mmap:
         told = _HANDLE.fullmatch(handle)
@@ -102,7 +103,7 @@ class SharedMemory:
         try:
             file = os.open(_FOLDER / told[3].decode(), os.O_RDWR)
             try:
-                return mmap.mmap(file, self._sizes[rank])
+                return _map(file, self._sizes[rank])
             finally:
                 os.close(file)
         except (OSError, ValueError) as error:  # ValueError: the file is shorter
@@ -145,6 +146,11 @@ def _start_time(process_id: int) -> int | None:
         return None
     fields = stat.rpartition(")")[2].split()
     return None if fields[0] in "ZX" else int(fields[19])
+
+
+def _map(file: int, size: int) -> mmap.mmap:
+    """All pages at once: a step must not stop to have them mapped one by one."""
+    return mmap.mmap(file, size, mmap.MAP_SHARED | mmap.MAP_POPULATE)
 
 
 def _address(memory: mmap.mmap) -> int:
