@@ -45,12 +45,13 @@ def _emulated(config: WorkerConfig, number: int) -> Device:
     from cuda.backends.emulated import EmulatedBackend  # noqa: PLC0415 - as above
     from cuda.devices.gpu import GpuDevice  # noqa: PLC0415 - as above
     from cuda.emulator import Settings, ToolchainError  # noqa: PLC0415 - as above
+    from cuda.emulator.toolchain import find_toolchain  # noqa: PLC0415 - as above
 
     device = config.device_config()
     if device.num_pages is None and device.kv_memory is None:
         device = replace(device, kv_memory=EMULATED_POOL_BYTES)
     try:
-        backend = EmulatedBackend(Settings(mode=config.emu_mode, seed=config.emu_seed, device=number))
+        find_toolchain()
     except ToolchainError as error:
         raise PartFailed(f"device {config.device}: {error}") from error
-    return GpuDevice(device, backend)
+    return GpuDevice(device, EmulatedBackend(Settings(mode=config.emu_mode, seed=config.emu_seed, device=number)))

@@ -87,3 +87,9 @@ def test_a_worker_does_not_spin_for_work_and_asks_no_hub() -> None:
     assert environment["OMP_WAIT_POLICY"] == "PASSIVE"
     assert environment["OMP_NUM_THREADS"] == "3"
     assert environment["HF_HUB_OFFLINE"] == "1"
+
+
+def test_how_the_emulator_runs_reaches_its_workers() -> None:
+    config = resolve(["--devices", "emu:1", "--emu-mode", "check", "--emu-seed", "7"], {}).config
+    (worker,) = worker_configs(config, MODEL)
+    assert (worker.device, worker.emu_mode, worker.emu_seed) == ("emu:1", "check", 7)

@@ -3,14 +3,12 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import pytest
 from msgspec.structs import replace
 
 from actors.runtime.actor import Actor
 from actors.runtime.local import LocalRef, LocalSystem
 from actors.worker.actor import MAX_PLANS, WorkerActor
 from actors.worker.config import WorkerConfig
-from actors.worker.devices import open_device
 from protocol.errors import PartFailed
 from protocol.messages import (
     CollectMetrics,
@@ -224,10 +222,3 @@ async def test_steps_are_counted() -> None:
     assert samples["tokenstage_step_duration_seconds_count"].value == 5
     assert samples["tokenstage_step_gap_seconds_count"].labels == {"model_name": "m", "group": "g"}
     assert samples["tokenstage_worker_epoch"].value == 1
-
-
-async def test_a_kind_of_device_that_this_version_lacks_is_refused_by_name() -> None:
-
-    config = WorkerConfig(index=0, group="g", device="cuda:0", model_name="m", folder="/nowhere", max_model_len=100)
-    with pytest.raises(PartFailed, match="cuda:0"):
-        open_device(config)

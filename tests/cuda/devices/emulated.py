@@ -17,8 +17,8 @@ HEAD_DIM = 64
 
 def small_model(folder: Path, variant: Variant = "llama", **overrides: Any) -> Path:
     """A tiny model with heads that the kernels take, and few of them: the emulator's time goes with the weights."""
-    fields = {"head_dim": HEAD_DIM, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 96}
-    return tiny_model(folder, variant, **{**fields, **overrides})
+    heads = {"head_dim": HEAD_DIM, "num_attention_heads": 2, "num_key_value_heads": 1}
+    return tiny_model(folder, variant, **{**heads, "hidden_size": 32, "intermediate_size": 48, **overrides})
 
 
 def emulated_device(config: DeviceConfig, mode: Mode = "fast", seed: int = 0) -> GpuDevice:
