@@ -76,18 +76,18 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Resolved:
-    """What the command line asks: a configuration to be served, or only to be printed, or the plan of its groups."""
+    """What the command line asks: a configuration to be served, or only to be printed, checked or planned for."""
 
     config: NodeConfig
     print_only: bool
     print_plan: bool
+    check_only: bool
 
 
 def resolve(arguments: Sequence[str], environment: Mapping[str, str]) -> Resolved:
     """Resolve every setting from its sources. Raises ConfigError."""
     command = read_settings(arguments, environment)
     values = command.values
-    _refuse_missing_parts(values)
     _refuse_contradictions(values)
     groups = read_groups(values["devices"], values["topology"], values["tp"])
     kinds = {device.partition(":")[0] for group in groups for device in group.devices}
@@ -110,7 +110,7 @@ def resolve(arguments: Sequence[str], environment: Mapping[str, str]) -> Resolve
     config = msgspec.convert(fields, NodeConfig)
     if not config.api_keys and not values["insecure"] and not is_loopback(config.host):
         raise ConfigError(f"--host: {config.host} is open to others without a key; add --api-key, or --insecure")
-    return Resolved(config, command.print_config, command.print_plan)
+    return Resolved(config, command.print_config, command.print_plan, values["check"])
 
 
 def _auto_step_tokens(values: Mapping[str, Any], kinds: set[str]) -> int:
@@ -132,11 +132,6 @@ def printed(config: NodeConfig) -> str:
     shown: dict[str, Any] = msgspec.to_builtins(config)
     shown["api_keys"] = f"{len(config.api_keys)} configured"
     return json.dumps(shown, indent=2)
-
-
-def _refuse_missing_parts(values: Mapping[str, Any]) -> None:
-    if values["check"]:
-        raise ConfigError("--check: is not in this version yet; leave it out")
 
 
 def _refuse_contradictions(values: Mapping[str, Any]) -> None:

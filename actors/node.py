@@ -23,7 +23,7 @@ EXIT_USAGE = 2
 
 
 def main() -> None:
-    """Run a node and exit: 0 after a clean drain, 1 when a part failed, 2 for a setting that cannot be."""
+    """Run a node and exit: 0 after a clean drain, 1 when a part or a check failed, 2 for a setting that cannot be."""
     try:
         sys.exit(_main(sys.argv[1:]))
     except ConfigError as error:
@@ -38,6 +38,10 @@ def _main(arguments: list[str]) -> int:
     if resolved.print_only:
         sys.stdout.write(f"{printed(resolved.config)}\n")
         return 0
+    if resolved.check_only:
+        from actors.check import check  # noqa: PLC0415 - a start has no time for it
+
+        return check(resolved.config.devices)
     if resolved.print_plan:
         return _print_plan(resolved.config)
     return _serve(resolved.config)

@@ -168,7 +168,7 @@ def seconds_of(queue: Callable[[], None], wait: Callable[[], None]) -> float:
 
 
 def _octets(address: int, num_bytes: int) -> npt.NDArray[np.uint8]:
-    return np.frombuffer((ctypes.c_uint8 * num_bytes).from_address(address), np.uint8)
+    return np.ctypeslib.as_array((ctypes.c_uint8 * num_bytes).from_address(address))
 
 
 def _reason(error: Exception) -> str:

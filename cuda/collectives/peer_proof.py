@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from multiprocessing.connection import Connection
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, Self
 
 Outcome = Literal["ok", "lost writes", "refused mapping", "hang", "failed"]
 START_S = 120.0
@@ -24,11 +24,12 @@ _MENDS_OF_GPUS = {
     "hang": "`dmesg` names the GPU's fault (Xid); an IOMMU or PCIe access control (ACS) may be in the way: turn it off",
     "failed": "`dmesg` and `nvidia-smi` say more",
 }
+_SHARED = "shared memory (/dev/shm) must be"
 _MENDS_OF_CPUS = {
-    "lost writes": "/dev/shm must be one memory for all processes of this machine",
-    "refused mapping": "/dev/shm must be writable, the same for both processes, and have room (a container: --shm-size)",
+    "lost writes": f"{_SHARED} the same for all processes of this machine",
+    "refused mapping": f"{_SHARED} writable, the same for both processes, and have room (a container: --shm-size)",
     "hang": "look for stopped processes, and for a machine that swaps",
-    "failed": "/dev/shm must be writable and have room (a container: --shm-size)",
+    "failed": f"{_SHARED} writable and have room (a container: --shm-size)",
 }
 
 
@@ -171,7 +172,7 @@ class _Ends:
         self._answer_s = answer_s
         self._running: dict[int, tuple[Connection[Any, Any], Any]] = {}
 
-    def __enter__(self) -> "_Ends":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

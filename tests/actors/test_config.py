@@ -156,6 +156,8 @@ def test_printing_is_asked_for_beside_the_configuration() -> None:
     assert resolve(["--print-config"], {}).print_only
     assert resolve(["--print-plan"], {}).print_plan
     assert not resolve([], {}).print_only
+    assert resolve(["--check"], {}).check_only
+    assert not resolve([], {}).check_only
     assert not resolve([], {}).print_plan
 
 
@@ -187,7 +189,6 @@ def test_printing_is_asked_for_beside_the_configuration() -> None:
         (["--devices", "cpu:0,cpu:1,cpu:2", "--tp", "2"], "--tp", "does not divide the 3 devices"),
         (["--devices", "cpu,counting", "--tp", "2"], "--devices", "devices of one kind"),
         (["--peer-timeout", "0"], "--peer-timeout", "30s"),
-        (["--check"], "--check", "leave it out"),
         (["--num-pages", "10", "--kv-memory", "1GiB"], "--num-pages", "give one of them"),
         (["--step-tokens", "8"], "--step-tokens", "use 16 or more"),
         (["--host", "192.0.2.1"], "--host", "--api-key"),

@@ -44,12 +44,12 @@ class Refuses(CpuMover):
 
 
 class Hangs(CpuMover):
-    def write(self, address: int, seed: int) -> None:
+    def write(self, address: int, seed: int) -> None:  # noqa: ARG002 - as its base
         threading.Event().wait()
 
 
 class Dies(CpuMover):
-    def write(self, address: int, seed: int) -> None:
+    def write(self, address: int, seed: int) -> None:  # noqa: ARG002 - as its base
         os._exit(3)
 
 

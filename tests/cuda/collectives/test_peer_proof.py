@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,7 @@ from tests.cuda.collectives.faulty_ends import serve_fault
 from tests.cuda.kernels.combinations import needs_compiler
 
 
-def test_devices_in_order_are_fit_in_both_directions_and_leave_nothing_behind() -> None:
+def test_devices_in_order_are_fit_in_both_directions() -> None:
     links = prove(["cpu:0", "cpu:1"])
     assert [(link.source, link.target, link.outcome) for link in links] == [
         ("cpu:0", "cpu:1", "ok"),
@@ -41,7 +40,6 @@ def test_kernels_of_emulated_devices_reach_each_others_memory() -> None:
     ],
 )
 def test_a_fault_of_one_direction_is_named_and_the_other_is_proven(fault: str, outcome: str, detail: str) -> None:
-    before = {*Path("/dev/shm").glob("tokenstage-*")}  # noqa: S108 - where shared memory is
     there, back = prove([fault, "cpu:1"], serve=serve_fault, answer_s=1)
     assert (there.outcome, there.detail) == (outcome, detail)
     assert back.outcome == "ok"
@@ -49,8 +47,6 @@ def test_a_fault_of_one_direction_is_named_and_the_other_is_proven(fault: str, o
     assert line is not None
     assert line.startswith(f"peer-to-peer is unfit, falling back: {fault} to cpu:1: {outcome} ({detail}): ")
     assert "\n" not in line
-    if fault not in {"Hangs", "Dies"}:  # what these leave the next start sweeps
-        assert {*Path("/dev/shm").glob("tokenstage-*")} <= before  # noqa: S108 - as above
 
 
 def test_a_device_that_cannot_start_fails_in_both_directions() -> None:

@@ -1,0 +1,46 @@
+"""The list of the GPU kernels' cases, and how large they are: the same on a GPU, in the emulator, in tests."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from cuda.backends.backend import Backend
+from cuda.check import gpu_rows, gpu_step
+from cuda.check.gpu_rows import Sizes
+
+FLOAT, HALF = torch.float32, torch.bfloat16
+SMALL = Sizes(rows=5, columns=136, num_heads=4, num_kv_heads=2, head_dim=64, context=150, vocab=500)
+"""So that the emulator has results in a moment."""
+LARGE = Sizes(rows=300, columns=4096, num_heads=32, num_kv_heads=8, head_dim=128, context=5000, vocab=128_256)
+"""Shapes of an 8B Llama."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """`run` returns the share of its tolerance that the worst number uses: more than 1 is wrong."""
+
+    name: str
+    run: Callable[[Backend, torch.dtype, Sizes], float]
+    dtypes: tuple[torch.dtype, ...] = (FLOAT, HALF)
+
+
+CASES = (
+    Case("embed", gpu_rows.embed),
+    Case("take_rows", gpu_rows.take_rows),
+    Case("scatter", gpu_rows.scatter, (torch.int32,)),
+    Case("add_rms_norm", gpu_rows.add_rms_norm),
+    Case("gated_activation", gpu_rows.gated_activation),
+    Case("gemv", gpu_rows.gemv),
+    Case("gemm", gpu_rows.gemm, (HALF,)),
+    Case("library's GEMM", gpu_rows.library),
+    Case("rope_and_store", gpu_step.rope_and_store),
+    Case("attention", gpu_step.attention),
+    Case("sample", gpu_step.sample, (FLOAT,)),
+    Case("captured graph", gpu_rows.replay),
+)
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """Such as "bfloat16"."""
+    return str(dtype).removeprefix("torch.")
