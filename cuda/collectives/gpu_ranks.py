@@ -62,6 +62,7 @@ class GpuRanks:
         self._slab = backend.over(self._memory.address, self._layout.num_bytes)
         self._set_generation(first_generation)
         self._described: np.void = np.zeros(1, GROUP)[0]
+        self._patience_s = CLOSE_S
 
     def export(self) -> bytes:
         """The handle under which the other ranks find this one."""
@@ -74,7 +75,7 @@ class GpuRanks:
         self._meeting.open_peers([each.page for each in told])
         late = self._meeting.meet(self._group.timeout_s)
         if late is not None:
-            raise PeerTimeout(f"{self._waited(late)} to open its peers' memory")
+            raise self._late(late, "to open its peers' memory")
         self._memory.seal()
         self._meeting.seal()
         self._described = self._describe(addresses)
@@ -113,19 +114,17 @@ class GpuRanks:
         word = int(self._error[0]) & (1 << 64) - 1
         if word:
             exchange = word >> 33  # behind the peer's number, meetings; two of them an exchange
-            raise PeerTimeout(f"{self._waited((word & 0xFF) - 1)} in exchange {exchange} (step {step})")
+            raise self._late((word & 0xFF) - 1, f"in exchange {exchange} (step {step})")
 
     def close(self) -> None:
         """Free the slab when no rank uses it any more; tensors given out must not be used then."""
         try:
             self._backend.synchronize()
-        except RuntimeError:  # told before, and the group is lost: nobody is waited for
-            patience_s = 0.0
-        else:
-            patience_s = CLOSE_S
-        self._meeting.meet(patience_s)
+        except RuntimeError:  # told before, and the group is lost
+            self._patience_s = 0.0
+        self._meeting.meet(self._patience_s)
         self._memory.close_peers()
-        self._meeting.meet(patience_s)
+        self._meeting.meet(self._patience_s)
         self._memory.close()
         self._meeting.close()
 
@@ -159,5 +158,7 @@ class GpuRanks:
         num_bytes = num_rows * num_columns * dtype.itemsize
         return self._slab[offset : offset + num_bytes].view(dtype).view(num_rows, num_columns)
 
-    def _waited(self, late: int) -> str:
-        return f"rank {self._group.rank} waited {self._group.timeout_s:g} s for rank {late}"
+    def _late(self, peer: int, where: str) -> PeerTimeout:
+        self._patience_s = 0.0  # it is not waited for again
+        rank, timeout_s = self._group.rank, self._group.timeout_s
+        return PeerTimeout(f"rank {rank} waited {timeout_s:g} s for rank {peer} {where}")

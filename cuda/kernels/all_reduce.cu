@@ -89,7 +89,7 @@ __device__ __forceinline__ void meet(const Group& group, u32 meeting) {
         ptx::store_release_system(flag_of(group, peer, group.rank), meeting);
         wait(group, peer, meeting);
     }
-    __syncthreads();  // no thread reads what a peer wrote, or writes what it read, before that peer has come
+    __syncthreads();  // nobody reads what a peer wrote, or overwrites what it reads, before it has come
 }
 
 // The sum of 16 bytes of every rank; `source` gives where a rank's are. −0 is what adding changes nothing to.
@@ -99,9 +99,9 @@ __device__ __forceinline__ Vector<T> total(const Group& group, Source source) {
     float sums[width];
 #pragma unroll
     for (i32 i = 0; i < width; ++i) sums[i] = -0.0f;
-#pragma unroll
+#pragma unroll 4  // so many loads are on their way at once; more take registers that a block of 1,024 does not have
     for (i32 rank = 0; rank < max_ranks; ++rank) {
-        if (rank >= group.num_ranks) continue;
+        if (rank >= group.num_ranks) break;
         const Vector<T> part = load_vector(source(rank));
 #pragma unroll
         for (i32 i = 0; i < width; ++i) sums[i] = __fadd_rn(sums[i], to_float(part.elements[i]));
@@ -113,7 +113,7 @@ __device__ __forceinline__ Vector<T> total(const Group& group, Source source) {
 }
 
 template <class T, bool norm>
-__global__ void __launch_bounds__(1024)
+__global__ void __launch_bounds__(1024, 1)
 one_shot(const __grid_constant__ Group group, i32 first_row, T* out, T* residual, const T* weight, i32 num_rows,
          i32 num_columns, float eps) {
     constexpr i32 width = Vector<T>::width;

@@ -9,12 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from cuda.backends.backend import Launch
 from cuda.backends.emulated import KERNELS, EmulatedBackend
 from cuda.collectives.cpu_ranks import Group
 from cuda.collectives.gpu_ranks import GpuRanks
 from cuda.collectives.gpu_slab import Exchanged, Thresholds
 from cuda.emulator import Settings
 from cuda.kernels.add_rms_norm import AddRmsNorm
+from cuda.kernels.all_reduce import SOURCE
 from cuda.kernels.gather import Gather
 
 Floats = npt.NDArray[np.float32]
@@ -105,7 +107,7 @@ def expected(job: Job, run: int) -> Floats:
             norm(out, residual[:num_rows], delta, weight)
             backend.synchronize()
             found += [out.clone(), residual[:num_rows].clone()]
-        found.append(torch.cat([each.logits[index] for each in inputs], 1))
+        found += [torch.cat([each.logits[index] for each in inputs], 1)] * num_gathers(index)
     backend.close()
     return flat(found)
 
@@ -113,6 +115,11 @@ def expected(job: Job, run: int) -> Floats:
 def is_plain(index: int) -> bool:
     """Whether a round's sum is wanted without the norm."""
     return index % 4 == 1
+
+
+def num_gathers(index: int) -> int:
+    """How often a round puts logits together: sums follow sums and logits logits, for what one leaves to the next."""
+    return 2 if index % 3 == 2 else 0
 
 
 def starting_values(backend: EmulatedBackend, job: Job) -> tuple[torch.Tensor, torch.Tensor]:
@@ -134,13 +141,25 @@ def flat(tensors: Sequence[torch.Tensor]) -> Floats:
     return np.concatenate([tensor.float().numpy().ravel() for tensor in tensors])
 
 
+class Planted(EmulatedBackend):
+    """Takes the kernels that exchange from the job's folder, and all others from where they are."""
+
+    def __init__(self, settings: Settings, job: Job) -> None:
+        super().__init__(settings, num_multiprocessors=job.num_blocks)
+        self._planted = job.sources
+
+    def kernels(self, source: str, names: Sequence[str], *, cooperative: bool = False) -> tuple[Launch, ...]:
+        self._sources = self._planted if source == SOURCE else KERNELS
+        return super().kernels(source, names, cooperative=cooperative)
+
+
 class Rank:
     """One rank of a job."""
 
     def __init__(self, job: Job, rank: int) -> None:
         self._job, self._rank = job, rank
         settings = Settings(job.settings.mode, job.settings.seed + rank, watchdog_s=60.0, device=rank)
-        self._backend = EmulatedBackend(settings, num_multiprocessors=job.num_blocks, sources=job.sources)
+        self._backend = Planted(settings, job)
         exchanged = job.exchanged
         self.ranks = GpuRanks(
             self._backend,
@@ -151,7 +170,7 @@ class Rank:
         )
         self._copy_part = Gather(self._backend, job.dtype, job.width)
         self._copy_logits = Gather(self._backend, torch.float32, exchanged.num_columns)
-        self._order = on_device(self._backend, torch.arange(max(job.rows), dtype=torch.int32))
+        self._order = on_device(self._backend, torch.arange(max(*job.rows, NUM_LOGIT_ROWS), dtype=torch.int32))
         self._late = torch.zeros(2, LATE_BYTES, dtype=torch.uint8)
         self._random = np.random.default_rng(rank)
 
@@ -177,9 +196,10 @@ class Rank:
                 found.append(self._backend.empty(out.shape, out.dtype))
                 self._backend.copy(found[-1], residual[:num_rows])
             self._be_late()
-            whole = self.ranks.gather_logits(logits[index])
-            found.append(self._backend.empty(whole.shape, torch.float32))
-            self._copy_logits.take_rows(found[-1], whole, self._order[:NUM_LOGIT_ROWS])
+            for _ in range(num_gathers(index)):
+                whole = self.ranks.gather_logits(logits[index])
+                found.append(self._backend.empty(whole.shape, torch.float32))
+                self._copy_logits.take_rows(found[-1], whole, self._order[:NUM_LOGIT_ROWS])
         try:
             self._backend.synchronize()
         except RuntimeError:

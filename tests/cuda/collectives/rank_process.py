@@ -9,7 +9,12 @@ import sys
 from typing import Any
 
 from cuda.collectives.errors import PeerTimeout
-from tests.cuda.collectives.all_reduce import Job, Rank, digest
+from cuda.emulator import KernelError
+from tests.cuda.collectives import all_reduce, gpu_all_reduce
+from tests.cuda.collectives.all_reduce import digest
+
+Job = all_reduce.Job | gpu_all_reduce.Job
+Rank = all_reduce.Rank | gpu_all_reduce.Rank
 
 
 class RankProcess:
@@ -54,10 +59,14 @@ def main() -> None:
         if command == "make":
             if rank is not None:
                 rank.close()
-            rank = Rank(*arguments)
+            job, number = arguments
+            rank = job.start(number)
             answer(rank.ranks.export())
         elif rank is not None and command == "open":
             rank.open_peers(*arguments)
+        elif rank is not None and command == "close":
+            rank.close()
+            rank = None
         elif rank is not None and command == "run":
             answer(digest(rank.run(*arguments)))
         elif rank is not None:
@@ -71,7 +80,7 @@ def run_for_ever(rank: Rank) -> None:
         while True:
             rank.run(run)
             run += 1
-    except PeerTimeout as error:
+    except (PeerTimeout, KernelError) as error:
         answer(str(error))
 
 
