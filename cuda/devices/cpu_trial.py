@@ -29,12 +29,13 @@ SAMPLE_VALUES = 1 << 20
 """Of the matrix that is packed once; copies of it stand for the rest of the model."""
 WORKING_SET_BYTES = 256 << 20
 """Of all devices together: more than the caches hold, if the model is."""
-COMPUTE_S = 0.25
+TRY_S = 0.2
+"""For as long a program is run again and again."""
 MIN_RUNS, MAX_RUNS = 3, 15
-EXCHANGES = 32
-"""In one run of a program; even, because the ranks' two buffers take turns."""
-EXCHANGE_RUNS = 9
-LARGE_ROWS = 128
+EXCHANGES = 256
+"""In one run of a program: threads do not begin at quite the same time. Even, because ranks' two buffers take turns."""
+LARGE_BYTES = 256 << 10
+"""Exchanged to see how fast the link is; what the caches hold, as the sums of a step are."""
 PEER_TIMEOUT_S = 2.0
 QUANTIZED: Mapping[str, Format] = {"int8": "int8", "int4": "int4"}
 
@@ -128,9 +129,7 @@ class _Device:
                     0, address(out), out.strides[0],
                 ],
             )  # fmt: skip
-        self._slowest(program.run)
-        num_runs = max(MIN_RUNS, min(MAX_RUNS, int(COMPUTE_S / self._slowest(program.run))))
-        seconds = self._least(program.run, num_runs)
+        seconds = self._least(program.run)
         program.close()
         return seconds / (count * sample_values)
 
@@ -138,40 +137,44 @@ class _Device:
         """(Latency, bytes a second) of sums exchanged by all groups at once."""
         first = self.place // size * size
         row_bytes = self.trial.hidden_size * 4
-        group = Group(self.place - first, size, PEER_TIMEOUT_S)
-        with closing(CpuRanks(group, LARGE_ROWS * row_bytes)) as ranks:
+        many = max(2, LARGE_BYTES // row_bytes)
+        with closing(CpuRanks(Group(self.place - first, size, PEER_TIMEOUT_S), many * row_bytes)) as ranks:
             ranks.open_peers(self.meeting.gather(self.place, ranks.export())[first : first + size])
             self.meeting.gather(self.place, None)  # all have opened
             ranks.seal()
-            with closing(_Exchanges(ranks, self.trial.hidden_size)) as exchanges:
+            with closing(_Exchanges(ranks, many, self.trial.hidden_size)) as exchanges:
                 samples = []
-                for rows in (1, LARGE_ROWS):
+                for rows in (1, many):
                     exchanges.rows[0] = rows
-                    seconds = self._least(exchanges.run, EXCHANGE_RUNS) / EXCHANGES
+                    seconds = self._least(exchanges.run) / EXCHANGES
                     samples.append((moved_bytes(size, rows * row_bytes), seconds))
         return fit_link(*samples)
 
-    def _least(self, run: Callable[[], object], num_runs: int) -> float:
+    def _least(self, run: Callable[[], object]) -> float:
         """Seconds of the run that was disturbed least: whatever else the machine does only adds to them."""
-        return min(self._slowest(run) for _ in range(num_runs))
+        self._together(run)  # memory is touched for the first time
+        first = self._together(run)
+        num_runs = max(MIN_RUNS, min(MAX_RUNS, int(TRY_S / first)))
+        return min(first, *(self._together(run) for _ in range(num_runs)))
 
-    def _slowest(self, run: Callable[[], object]) -> float:
-        """Seconds that `run` takes the slowest of all devices, which all begin at once."""
+    def _together(self, run: Callable[[], object]) -> float:
+        """Seconds from when the first of all devices begins `run` until the last is done."""
         self.meeting.gather(self.place, None)
         began = time.perf_counter()
         run()
-        return max(self.meeting.gather(self.place, time.perf_counter() - began))
+        times = self.meeting.gather(self.place, (began, time.perf_counter()))
+        return max(ended for _, ended in times) - min(began for began, _ in times)
 
 
 class _Exchanges:
     """A program of nothing but sums, as a step's: write a part, meet, add up all parts."""
 
-    def __init__(self, ranks: CpuRanks, width: int) -> None:
+    def __init__(self, ranks: CpuRanks, max_rows: int, width: int) -> None:
         stride = width * 4
         self.rows = np.array([1], np.int64)
         self._ranks = ranks
-        self._order = np.arange(LARGE_ROWS, dtype=np.int32)
-        self._x, self._out = (aligned_zeros((LARGE_ROWS, width), np.float32) for _ in range(2))
+        self._order = np.arange(max_rows, dtype=np.int32)
+        self._x, self._out = (aligned_zeros((max_rows, width), np.float32) for _ in range(2))
         self.program = Program(1, 64)
         for index in range(EXCHANGES):
             part, parts = ranks.own_part(index % 2), ranks.parts[index % 2]

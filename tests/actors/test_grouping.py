@@ -1,5 +1,8 @@
 """From a configuration and a model to groups; the devices' figures are given, but for one test."""
 
+import subprocess
+import sys
+
 import pytest
 from structlog.testing import capture_logs
 
@@ -135,6 +138,11 @@ def test_the_printed_plan_marks_the_sizes_in_use(
 def test_a_single_device_can_be_looked_at(monkeypatch: pytest.MonkeyPatch, model: ModelInfo) -> None:
     measured(monkeypatch, 1e-9)
     assert printed_plan(config("--devices", "cpu"), model).endswith("tp 1: there is one device")
+
+
+def test_a_start_without_a_choice_does_not_even_import_this() -> None:
+    code = "import sys, actors.node; sys.exit('actors.grouping' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_real_devices_are_measured(model: ModelInfo) -> None:

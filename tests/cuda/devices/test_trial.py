@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_trial, "MAX_RUNS", 3)
-    monkeypatch.setattr(cpu_trial, "EXCHANGE_RUNS", 2)
+    monkeypatch.setattr(cpu_trial, "TRY_S", 0.01)
 
 
 def trial(folder: Path, **changed: Any) -> Trial:
