@@ -202,6 +202,24 @@ def test_steps_queued_at_once_come_out_as_if_alone_unless_a_stage_is_reused_too_
     device.close()
 
 
+def test_a_slot_taken_over_while_its_step_runs_keeps_their_answers_apart(folder: Path, cpu: Driver) -> None:
+    backend = HeldBackend()
+    device = GpuDevice(config_for(folder, max_model_len=128, num_pages=8), backend)
+    device.load(lambda _done: None)
+    plans = [
+        StepPlan(1, step, [RowStart(0, 40 + step, step, prompt, 9, DRAWS[step])], [StepRow(0, 0, 9, True, (step,))])
+        for step, prompt in enumerate([PROMPT[:9], PROMPT[9:18]])
+    ]
+    expected = [cpu.device.execute(plan).rows for plan in plans]
+    backend.hold()
+    for plan in plans:
+        device.submit(plan)
+    backend.gate.set()
+    assert [device.wait().rows, device.wait().rows] == expected
+    assert [row.request for rows in expected for row in rows] == [40, 41]
+    device.close()
+
+
 def test_what_fails_on_the_device_is_raised_where_the_step_is_waited_for(folder: Path) -> None:
     backend = HeldBackend()
     device = GpuDevice(config_for(folder, max_model_len=128, num_pages=8), backend)
