@@ -7,6 +7,9 @@ from pathlib import Path
 import torch
 
 from cuda.backends.backend import Backend
+from cuda.collectives.cpu_ranks import Group
+from cuda.collectives.gpu_ranks import GpuRanks
+from cuda.collectives.gpu_slab import Exchanged, Slab
 from cuda.devices.device import DeviceConfig, PoolInfo
 from cuda.devices.gpu_batch import BatchShape
 from cuda.devices.gpu_kernels import Kernels
@@ -20,14 +23,14 @@ from cuda.models.checkpoint import stored_dtype
 from cuda.models.folder import read_spec
 from cuda.models.kv import KvLayout
 from cuda.models.rope import rope_table
+from cuda.models.shard import split
 from cuda.models.spec import UnsupportedModel
-from protocol.errors import PartFailed
 
 PASS_TOKENS = 8192
 """A longer step is computed in passes of this many tokens, so that buffers stay small."""
 NUM_STAGES = 4
 """Passes on their way: those of two steps, if they are one each, and room to lay out more."""
-MAX_UPDATES = 4096
+MAX_UPDATES = 1024
 """Page-table entries that a pass has room for; more travel before it."""
 
 BUFFERS = ("the buffers of a step", "--max-running", "--step-tokens", "--max-model-len")
@@ -45,14 +48,17 @@ class Loaded:
     slots: GpuSlots
     stages: Stages
     runner: PassRunner
+    ranks: GpuRanks | None
+    """The group, if the model is shared out."""
 
 
 def load_model(config: DeviceConfig, backend: Backend, progress: Callable[[float], None]) -> Loaded:
     """Compile, load and allocate; nothing has run yet. Errors as `GpuDevice.load` has them."""
     folder = Path(config.folder)
-    spec = read_spec(folder)
-    if config.world_size > 1:
-        raise PartFailed(f"a model shared out over {config.world_size} GPUs is not in this version; use --tp 1")
+    whole = read_spec(folder)
+    shards = split(whole, config.world_size)
+    shard = shards[config.rank]
+    spec = shard.spec(whole)
     if config.quantization != "none":
         raise UnsupportedModel(f"quantization {config.quantization} is for cpu devices only; use none on cuda and emu")
     dtype = stored_dtype(folder) if config.dtype == "auto" else getattr(torch, config.dtype)
@@ -60,22 +66,36 @@ def load_model(config: DeviceConfig, backend: Backend, progress: Callable[[float
     with memory_for(*BUFFERS):
         kernels = Kernels(backend, spec, dtype, config)  # first of all: they may not take the model
     with memory_for("the weights", "--dtype"):
-        weights, weights_bytes = load_onto(backend, folder, spec, dtype, progress)
+        weights, weights_bytes = load_onto(backend, folder, whole, shard, dtype, progress)
     with memory_for(*BUFFERS):
         slots = GpuSlots(backend, kernels.sampler.tables, spec.eos_token_ids, config)
         max_items = kernels.attention.planner.max_items(pass_tokens, config.max_running)
         shape = BatchShape(pass_tokens, config.max_running, max_items, MAX_UPDATES)
         stages = Stages(backend, shape, config.max_model_len, NUM_STAGES)
-        buffers = GpuBuffers(backend, spec, dtype, pass_tokens, config.max_running)
+        buffers = GpuBuffers(backend, spec, len(shard.vocabulary), dtype, pass_tokens, config.max_running)
         table = _on_device(backend, rope_table(spec, config.max_model_len + 1))
     layout = KvLayout.of(spec, config.page_size, dtype.itemsize)
-    num_pages = pool_pages(config, layout, backend.free_bytes())
+    exchanged = Exchanged(
+        dtype, pass_tokens, spec.hidden_size, spec.rms_norm_eps, config.max_running,
+        tuple(each.vocabulary for each in shards),
+    )  # fmt: skip
+    slab_bytes = 0 if config.world_size == 1 else Slab.of(exchanged, config.world_size).num_bytes
+    num_pages = pool_pages(config, layout, backend.free_bytes() - slab_bytes)
     with memory_for("the KV pool", "--kv-memory", "--num-pages"):
         pools = [backend.empty(layout.shape(num_pages), dtype) for _ in range(spec.num_layers)]
-    state = GpuState(backend, shape, slots, pools, table)
+    state = GpuState(backend, shape, slots, pools, table, _ranks(backend, config, exchanged))
     runner = PassRunner(backend, weights, kernels, buffers, state)
     pool = PoolInfo(num_pages, config.page_size, weights_bytes, num_pages * layout.page_bytes)
-    return Loaded(pool, pass_tokens, shape.max_updates, kernels, slots, stages, runner)
+    return Loaded(pool, pass_tokens, shape.max_updates, kernels, slots, stages, runner, state.ranks)
+
+
+def _ranks(backend: Backend, config: DeviceConfig, exchanged: Exchanged) -> GpuRanks | None:
+    if config.world_size == 1:
+        return None
+    try:
+        return GpuRanks(backend, Group(config.rank, config.world_size, config.peer_timeout_s), exchanged)
+    except ValueError as error:
+        raise UnsupportedModel(f"{config.folder}: {error}") from error
 
 
 def _on_device(backend: Backend, values: torch.Tensor) -> torch.Tensor:
