@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from cuda.backends.emulated import EmulatedBackend
+from cuda.backends.backend import Backend
 from cuda.kernels.attention import AttentionShape, PagedAttention
 from cuda.kernels.attention_plan import ITEM_FIELDS, WorkPlanner
 from cuda.kernels.reference import paged_attention
@@ -70,7 +70,7 @@ class Attended:
         pool: Where the case's pages lie on the device; None copies them there.
     """
 
-    def __init__(self, backend: EmulatedBackend, case: Case, pool: torch.Tensor | None = None) -> None:
+    def __init__(self, backend: Backend, case: Case, pool: torch.Tensor | None = None) -> None:
         self.case = case
         self.kernel = PagedAttention(backend, case.dtype, case.shape, partial_bytes=1 << 20)
         self._backend = backend
@@ -85,7 +85,7 @@ class Attended:
         step.plan(self._backend, planner or self.kernel.planner, segments)
         self.launch(step)
         self._backend.synchronize()
-        return step.out.view(-1, self.case.shape.num_heads, self.case.shape.head_dim)
+        return step.out.cpu().view(-1, self.case.shape.num_heads, self.case.shape.head_dim)
 
     def launch(self, step: "Step") -> None:
         """Queue the kernels."""
@@ -95,7 +95,7 @@ class Attended:
 class Step:
     """One step's arrays on the device; the work list has room for 256 items."""
 
-    def __init__(self, backend: EmulatedBackend, case: Case, segments: Sequence[Segment], padding: int = 0) -> None:
+    def __init__(self, backend: Backend, case: Case, segments: Sequence[Segment], padding: int = 0) -> None:
         shape = case.shape
         q = [case.queries[request][start : start + count].flatten(1) for request, start, count in segments]
         q = [*q, torch.full((padding, shape.num_heads * shape.head_dim), NAN, dtype=case.dtype)]
@@ -107,7 +107,7 @@ class Step:
         self.items = backend.empty((256, ITEM_FIELDS), torch.int32)
         self.num_items = backend.empty((2,), torch.int32)
 
-    def plan(self, backend: EmulatedBackend, planner: WorkPlanner, segments: Sequence[Segment]) -> None:
+    def plan(self, backend: Backend, planner: WorkPlanner, segments: Sequence[Segment]) -> None:
         """Replace the work list."""
         slots, starts, counts = np.array(segments, np.int32).reshape(-1, 3).T
         items, num_items = planner.work_items(slots, starts, counts)

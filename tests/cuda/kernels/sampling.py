@@ -110,5 +110,6 @@ def sample(backend: Backend, cases: Sequence[Case], rows: Sequence[int] = (), ma
     ]
     sampler(on_device(backend, logits), on_device(backend, slots), on_device(backend, positions), tokens, *out)
     backend.synchronize()
+    out = [x.cpu() for x in out]
     stored = [int(tokens[row, lengths[row]]) if 0 <= row < len(cases) else UNTOUCHED for row in rows]
     return Sampled(out[0][:, 0].tolist(), stored, *(x.numpy() for x in (out[1][:, 0], *out[2:])))

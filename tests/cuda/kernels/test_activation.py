@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from cuda.backends.backend import Backend
 from cuda.backends.emulated import EmulatedBackend
 from cuda.emulator import Settings
 from cuda.emulator.build import Mode
@@ -19,12 +20,12 @@ TOLERANCES = {torch.float32: 4e-6, torch.bfloat16: 2**-8}
 SHAPES = [(0, 64), (1, 8), (3, 72), (2, 2056), (301, 16)]
 
 
-def gated(backend: EmulatedBackend, kind: Kind, gate_up: torch.Tensor) -> torch.Tensor:
+def gated(backend: Backend, kind: Kind, gate_up: torch.Tensor) -> torch.Tensor:
     num_columns = gate_up.shape[1] // 2
     out = backend.empty((gate_up.shape[0], num_columns), gate_up.dtype)
     GatedActivation(backend, gate_up.dtype, kind, num_columns)(out, on_device(backend, gate_up))
     backend.synchronize()
-    return out
+    return out.cpu()
 
 
 def random(seed: int, dtype: torch.dtype, shape: tuple[int, int]) -> torch.Tensor:
@@ -40,15 +41,20 @@ def random(seed: int, dtype: torch.dtype, shape: tuple[int, int]) -> torch.Tenso
 @pytest.mark.parametrize("kind", ["silu", "gelu"])
 def test_it_equals_its_definition(mode: Mode, seed: int, dtype: torch.dtype, kind: Kind) -> None:
     for shape in SHAPES:
-        gate_up = random(seed, dtype, shape)
-        found = gated(emulated(mode, seed), kind, gate_up)
-        right = DEFINITIONS[kind](gate_up.float().numpy())
-        np.testing.assert_allclose(found.float().numpy(), right, rtol=TOLERANCES[dtype], atol=1e-10)
+        check(emulated(mode, seed), kind, random(seed, dtype, shape))
+
+
+def check(backend: Backend, kind: Kind, gate_up: torch.Tensor) -> None:
+    found, right = gated(backend, kind, gate_up), DEFINITIONS[kind](gate_up.float().numpy())
+    np.testing.assert_allclose(found.float().numpy(), right, rtol=TOLERANCES[gate_up.dtype], atol=1e-10)
 
 
 @needs_compiler
 def test_a_rows_bits_do_not_depend_on_its_batch() -> None:
-    backend = emulated()
+    check_company(emulated())
+
+
+def check_company(backend: Backend) -> None:
     gate_up = random(7, torch.bfloat16, (9, 2056))
     together = gated(backend, "silu", gate_up)
     assert all(torch.equal(gated(backend, "silu", gate_up[row : row + 1])[0], together[row]) for row in range(9))

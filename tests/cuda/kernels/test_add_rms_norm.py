@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+from cuda.backends.backend import Backend
 from cuda.emulator.build import Mode
 from cuda.kernels.add_rms_norm import AddRmsNorm, block_threads
 from cuda.kernels.reference import rms_norm
@@ -20,7 +21,10 @@ def random_tensors(seed: int, dtype: torch.dtype, *shapes: tuple[int, ...]) -> l
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(0, 64), (1, 8), (3, 72), (2, 576), (5, 2056), (1, 4096)])
 def test_it_equals_its_definition(mode: Mode, seed: int, dtype: torch.dtype, shape: tuple[int, int]) -> None:
-    backend = emulated(mode, seed)
+    check(emulated(mode, seed), seed, dtype, shape)
+
+
+def check(backend: Backend, seed: int, dtype: torch.dtype, shape: tuple[int, int]) -> None:
     x, before, weight = random_tensors(seed, dtype, shape, shape, (shape[1],))
     residual, delta, factors = (on_device(backend, tensor) for tensor in (before, x, weight))
     plain, fused = backend.empty(shape, dtype), backend.empty(shape, dtype)
@@ -31,16 +35,19 @@ def test_it_equals_its_definition(mode: Mode, seed: int, dtype: torch.dtype, sha
     backend.synchronize()
 
     total = (before.float() + x.float()).to(dtype)
-    assert torch.equal(residual, total)
+    assert torch.equal(residual.cpu(), total)
     tolerance = 2e-6 if dtype == torch.float32 else 2**-8
     for out, rows in ((plain, before), (fused, total)):
         right = rms_norm(rows.float().numpy(), weight.float().numpy(), EPS)
-        np.testing.assert_allclose(out.float().numpy(), right, rtol=tolerance, atol=1e-6)
+        np.testing.assert_allclose(out.cpu().float().numpy(), right, rtol=tolerance, atol=1e-6)
 
 
 @needs_compiler
 def test_a_rows_bits_do_not_depend_on_its_batch() -> None:
-    backend = emulated()
+    check_company(emulated())
+
+
+def check_company(backend: Backend) -> None:
     x, weight = random_tensors(7, torch.bfloat16, (9, 576), (576,))
     norm = AddRmsNorm(backend, torch.bfloat16, 576, EPS)
 

@@ -5,14 +5,17 @@ import numpy as np
 import pytest
 import torch
 
-from cuda.backends.emulated import KERNELS, EmulatedBackend
+from cuda.backends.backend import Backend
+from cuda.backends.emulated import EmulatedBackend
 from cuda.emulator import Settings
 from cuda.emulator.build import Mode
 from cuda.kernels.gather import SOURCE, Gather, Scatter
-from tests.cuda.kernels.combinations import each_way, needs_compiler, on_device
+from tests.cuda.kernels.combinations import each_way, emulated, needs_compiler, on_device
 from tests.cuda.kernels.mutants import OUT_OF_BOUNDS, UNSEEN, WRONG_RESULT, Mutant, assert_caught
 
 VOCAB, NUM_SLOTS, STRIDE = 11, 3, 5
+FIRST = 4
+"""Token of a table that lacks those before."""
 OUTSIDE = [-1, -(2**31), 2**31 - 1]
 
 
@@ -26,8 +29,7 @@ def picked(table: torch.Tensor, indexes: Sequence[int]) -> torch.Tensor:
     return torch.stack(rows) if rows else table[:0]
 
 
-def check_embed(settings: Settings, sources: Path, dtype: torch.dtype, num_columns: int, num_rows: int) -> None:
-    backend = EmulatedBackend(settings, sources=sources)
+def check_embed(backend: Backend, dtype: torch.dtype, num_columns: int, num_rows: int) -> None:
     generator = torch.Generator().manual_seed(num_columns)
     table = torch.randn((VOCAB, num_columns), generator=generator).to(dtype)
     tokens = torch.randint(0, VOCAB, (NUM_SLOTS, STRIDE), generator=generator, dtype=torch.int32)
@@ -37,27 +39,29 @@ def check_embed(settings: Settings, sources: Path, dtype: torch.dtype, num_colum
     slots, positions = slots[:num_rows], positions[:num_rows]
     out = backend.empty((num_rows, num_columns), dtype)
     gather = Gather(backend, dtype, num_columns)
-    gather.embed(out, *(on_device(backend, x) for x in (table, tokens, int32(slots), int32(positions))))
+    lists = [on_device(backend, x) for x in (tokens, int32(slots), int32(positions))]
+    gather.embed(out, on_device(backend, table), *lists)
+    part = backend.empty((num_rows, num_columns), dtype)
+    gather.embed(part, on_device(backend, table[FIRST:]), *lists, first_token=FIRST)
     backend.synchronize()
     found = [
         int(tokens[slot, position]) if 0 <= slot < NUM_SLOTS and 0 <= position < STRIDE else -1
         for slot, position in zip(slots, positions, strict=True)
     ]
-    assert torch.equal(out, picked(table, found))
+    assert torch.equal(out.cpu(), picked(table, found))
+    assert torch.equal(part.cpu(), picked(table[FIRST:], [token - FIRST for token in found]))
 
 
-def check_take_rows(settings: Settings, sources: Path, dtype: torch.dtype, num_columns: int, num_rows: int) -> None:
-    backend = EmulatedBackend(settings, sources=sources)
+def check_take_rows(backend: Backend, dtype: torch.dtype, num_columns: int, num_rows: int) -> None:
     x = torch.randn((4, num_columns), generator=torch.Generator().manual_seed(1)).to(dtype)
     indexes = [3, 0, 3, *OUTSIDE, 4, 1][:num_rows]
     out = backend.empty((len(indexes), num_columns), dtype)
     Gather(backend, dtype, num_columns).take_rows(out, on_device(backend, x), on_device(backend, int32(indexes)))
     backend.synchronize()
-    assert torch.equal(out, picked(x, indexes))
+    assert torch.equal(out.cpu(), picked(x, indexes))
 
 
-def check_scatter(settings: Settings, sources: Path, num_updates: int) -> None:
-    backend = EmulatedBackend(settings, sources=sources)
+def check_scatter(backend: Backend, num_updates: int) -> None:
     before = torch.arange(7 * 101, dtype=torch.int32).view(7, 101)
     cells = np.random.default_rng(2).permutation(7 * 101)[:num_updates]
     updates = [[cell // 101, cell % 101, -cell] for cell in cells.tolist()]
@@ -68,7 +72,7 @@ def check_scatter(settings: Settings, sources: Path, num_updates: int) -> None:
     right = before.clone()
     for row, column, value in updates:
         right[row, column] = value
-    assert torch.equal(table, right)
+    assert torch.equal(table.cpu(), right)
 
 
 @needs_compiler
@@ -78,15 +82,15 @@ def check_scatter(settings: Settings, sources: Path, num_updates: int) -> None:
 def test_rows_are_those_of_their_tokens(
     mode: Mode, seed: int, dtype: torch.dtype, num_columns: int, num_rows: int
 ) -> None:
-    check_embed(Settings(mode=mode, seed=seed), KERNELS, dtype, num_columns, num_rows)
-    check_take_rows(Settings(mode=mode, seed=seed), KERNELS, dtype, num_columns, num_rows)
+    check_embed(emulated(mode, seed), dtype, num_columns, num_rows)
+    check_take_rows(emulated(mode, seed), dtype, num_columns, num_rows)
 
 
 @needs_compiler
 @each_way
 @pytest.mark.parametrize("num_updates", [0, 1, 300])
 def test_only_the_cells_named_are_set(mode: Mode, seed: int, num_updates: int) -> None:
-    check_scatter(Settings(mode=mode, seed=seed), KERNELS, num_updates)
+    check_scatter(emulated(mode, seed), num_updates)
 
 
 @needs_compiler
@@ -107,15 +111,16 @@ def test_rows_that_are_not_whole_vectors_are_refused(num_columns: int) -> None:
 
 
 def run_all(settings: Settings, sources: Path) -> None:
-    check_embed(settings, sources, torch.float32, 72, 11)
-    check_take_rows(settings, sources, torch.float32, 72, 8)
-    check_scatter(settings, sources, 300)
+    backend = EmulatedBackend(settings, sources=sources)
+    check_embed(backend, torch.float32, 72, 11)
+    check_take_rows(backend, torch.float32, 72, 8)
+    check_scatter(backend, 300)
 
 
 WRONG = frozenset({WRONG_RESULT})
 MUTANTS = {
-    "a token one beyond the table": Mutant(SOURCE, "token < num_tokens", "token <= num_tokens", OUT_OF_BOUNDS),
-    "negative tokens believed": Mutant(SOURCE, "token >= 0 && ", "", OUT_OF_BOUNDS),
+    "a token one beyond the table": Mutant(SOURCE, "first_token < num_tokens", "first_token <= num_tokens", OUT_OF_BOUNDS),
+    "negative tokens believed": Mutant(SOURCE, "token >= first_token && ", "", OUT_OF_BOUNDS),
     "padding rows read": Mutant(SOURCE, "slot >= 0 && ", "", OUT_OF_BOUNDS | WRONG),
     "an index one beyond the rows": Mutant(SOURCE, "index < num_rows", "index <= num_rows", OUT_OF_BOUNDS),
     "a vector too many": Mutant(SOURCE, "column < num_columns; column +=", "column <= num_columns; column +=",

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from cuda.backends.backend import Backend
 from cuda.backends.emulated import EmulatedBackend
 from cuda.emulator import Settings
 from cuda.emulator.build import Mode
@@ -41,14 +42,14 @@ def normal(seed: int, shape: tuple[int, int, int]) -> Inputs:
     return x, weight, None
 
 
-def multiplied(backend: EmulatedBackend, inputs: Inputs, out_dtype: torch.dtype = torch.float32) -> torch.Tensor:
+def multiplied(backend: Backend, inputs: Inputs, out_dtype: torch.dtype = torch.float32) -> torch.Tensor:
     x, weight, bias = (None if tensor is None else on_device(backend, tensor) for tensor in inputs)
     assert x is not None
     assert weight is not None
     out = backend.empty((x.shape[0], weight.shape[0]), out_dtype)
     Gemm(backend, out_dtype)(out, x, weight, bias)
     backend.synchronize()
-    return out
+    return out.cpu()
 
 
 def defined(inputs: Inputs) -> torch.Tensor:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from cuda.backends.backend import Backend
 from cuda.backends.emulated import EmulatedBackend
 from cuda.emulator import Settings
 from cuda.emulator.build import Mode
@@ -27,14 +28,14 @@ def whole_numbers(seed: int, dtype: torch.dtype, shape: tuple[int, int, int], *,
     return x, weight, bias if biased else None
 
 
-def multiplied(backend: EmulatedBackend, inputs: Inputs, out_dtype: torch.dtype) -> torch.Tensor:
+def multiplied(backend: Backend, inputs: Inputs, out_dtype: torch.dtype) -> torch.Tensor:
     x, weight, bias = (None if tensor is None else on_device(backend, tensor) for tensor in inputs)
     assert x is not None
     assert weight is not None
     out = backend.empty((x.shape[0], weight.shape[0]), out_dtype)
     Gemv(backend, x.dtype, out_dtype)(out, x, weight, bias)
     backend.synchronize()
-    return out
+    return out.cpu()
 
 
 def defined(inputs: Inputs) -> torch.Tensor:
@@ -64,7 +65,10 @@ def test_rounding_stays_within_its_tolerance(dtype: torch.dtype) -> None:
 @needs_compiler
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_rows_bits_depend_neither_on_its_company_nor_on_its_place(dtype: torch.dtype) -> None:
-    backend = emulated()
+    check_company(emulated(), dtype)
+
+
+def check_company(backend: Backend, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(4)
     x, weight = (torch.randn((rows, 1032), generator=generator).to(dtype) for rows in (MAX_ROWS, 35))
     together = multiplied(backend, (x, weight, None), torch.float32)
