@@ -54,4 +54,7 @@ def _emulated(config: WorkerConfig, number: int) -> Device:
         find_toolchain()
     except ToolchainError as error:
         raise PartFailed(f"device {config.device}: {error}") from error
-    return GpuDevice(device, EmulatedBackend(Settings(mode=config.emu_mode, seed=config.emu_seed, device=number)))
+    # A kernel gives up on a peer by its own deadline; the emulator's watchdog is for what has none.
+    watchdog_s = Settings.watchdog_s + device.peer_timeout_s
+    settings = Settings(mode=config.emu_mode, seed=config.emu_seed, device=number, watchdog_s=watchdog_s)
+    return GpuDevice(device, EmulatedBackend(settings))

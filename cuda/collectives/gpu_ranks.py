@@ -18,7 +18,7 @@ from cuda.collectives.errors import PeerTimeout
 from cuda.collectives.gpu_slab import DEFAULTS, Exchanged, Slab, Thresholds, algorithm
 from cuda.collectives.host_meeting import HostMeeting
 from cuda.kernels.add_rms_norm import AddRmsNorm
-from cuda.kernels.all_reduce import GENERATIONS_AT, GROUP, HEAD_BYTES, MAX_RANKS, AllReduce, GatherColumns
+from cuda.kernels.all_reduce import GENERATIONS_AT, GROUP, HEAD_BYTES, MAX_RANKS, AllReduce
 
 CLOSE_S: Final = 2.0
 """A peer that does not come to the end within this is taken for dead."""
@@ -54,7 +54,6 @@ class GpuRanks:
         self._thresholds = thresholds
         self._reduce = AllReduce(backend, exchanged.dtype, exchanged.hidden_size, exchanged.eps)
         self._norm = AddRmsNorm(backend, exchanged.dtype, exchanged.hidden_size, exchanged.eps)
-        self._gather = GatherColumns(backend)
         self._error = backend.pinned((1,), torch.int64)
         self._layout = Slab.of(exchanged, group.world_size, thresholds)
         self._memory = DeviceMemory(backend, group.rank, [self._layout.num_bytes] * group.world_size)
@@ -103,11 +102,17 @@ class GpuRanks:
 
     def gather_logits(self, mine: torch.Tensor) -> torch.Tensor:
         """[R, V] from every rank's columns, `mine` [R, own] float32; the caller's to write until the next call."""
-        num_rows, num_columns = mine.shape[0], self._exchanged.num_columns
+        num_rows = mine.shape[0]
         if num_rows:
             own = self._exchanged.vocabulary[self._group.rank]
-            self._gather(self._described, mine, own.start, num_columns)
-        return self._rows(self._layout.logits, num_rows, num_columns, torch.float32)
+            self._reduce.gather_columns(self._described, mine, own.start, self._exchanged.num_columns)
+        return self.logits[:num_rows]
+
+    @property
+    def logits(self) -> torch.Tensor:
+        """[most R, V]: what `gather_logits` gives the first rows of."""
+        exchanged = self._exchanged
+        return self._rows(self._layout.logits, exchanged.max_rows, exchanged.num_columns, torch.float32)
 
     def check(self, step: int) -> None:
         """PeerTimeout if what failed on the device, in `step`, is that a rank did not come."""

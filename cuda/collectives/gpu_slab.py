@@ -84,7 +84,7 @@ class Slab:
     num_bytes: int
 
     @classmethod
-    def of(cls, exchanged: Exchanged, world_size: int, thresholds: Thresholds) -> "Slab":
+    def of(cls, exchanged: Exchanged, world_size: int, thresholds: Thresholds = DEFAULTS) -> "Slab":
         """A slab in which every rank of a group exchanges."""
         row_bytes = exchanged.row_bytes
         round_rows = max(1, min(exchanged.max_tokens, thresholds.one_round // row_bytes))

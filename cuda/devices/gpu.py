@@ -5,7 +5,8 @@ one copy back; it may do so while the step before still runs, for what that one 
 KV pool and slots. Read `gpu_loading` for what a step touches, `gpu_fill` for the host's work, `gpu_runner` for a pass.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from cuda.backends.backend import Backend
 from cuda.devices.device import DeviceConfig, PoolInfo
@@ -24,7 +25,7 @@ GREEDY = SamplingParams(max_tokens=1, temperature=0, seed=0)
 
 
 class GpuDevice:
-    """One shard that is the whole model. See `cuda.devices.device.PipelinedDevice`."""
+    """One rank's shard, or the whole model. See `cuda.devices.device.PipelinedDevice`."""
 
     def __init__(self, config: DeviceConfig, backend: Backend) -> None:
         self._config = config
@@ -34,22 +35,28 @@ class GpuDevice:
         self._latest: Extent | None = None
 
     def load(self, progress: Callable[[float], None]) -> PoolInfo:
-        """Compile, load, allocate, run some passes once and capture the decode passes.
+        """Compile, load and allocate; where there are no peers to open first, also `_begin`.
 
-        UnsupportedModel if the model cannot be served; PartFailed in one line if the memory does not suffice.
+        UnsupportedModel if the model cannot be served or shared out so; PartFailed in one line if the memory does not
+        suffice.
         """
         loaded = self._loaded = load_model(self._config, self._backend, lambda done: progress(0.95 * done))
-        self._warm_up()
-        loaded.runner.capture()
+        if loaded.ranks is None:
+            self._begin(loaded)
         progress(1.0)
         return loaded.pool
 
     def export(self) -> bytes:
         """See `Device`."""
-        return b""
+        ranks = self._running.ranks
+        return b"" if ranks is None else ranks.export()
 
     def open_peers(self, handles: Sequence[bytes]) -> None:
-        """See `Device`."""
+        """See `Device`: the passes that all ranks run then show that all are there."""
+        loaded = self._running
+        if loaded.ranks is not None:
+            loaded.ranks.open_peers(handles)
+            self._begin(loaded)
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Run one step; nothing else may be on its way. ValueError for a row whose pages do not hold it."""
@@ -62,24 +69,29 @@ class GpuDevice:
         """See `PipelinedDevice`. Waits only while all stages are in use. ValueError as `execute`."""
         loaded = self._running
         flight = Flight(plan)
-        self._queue_starts(plan.starts, flight)
-        updates = loaded.slots.new_pages(plan.rows)
-        for rows in passes(plan.rows, loaded.pass_tokens):
-            self._queue_pass(rows, updates, flight)
-            updates = updates[:0]
+        with self._naming_who_is_late():
+            self._queue_starts(plan.starts, flight)
+            updates = loaded.slots.new_pages(plan.rows)
+            for rows in passes(plan.rows, loaded.pass_tokens):
+                self._queue_pass(rows, updates, flight)
+                updates = updates[:0]
         self._flights.add(flight)
         return flight.idle_s
 
     def poll(self) -> StepResult | None:
-        """See `PipelinedDevice`."""
-        return self._flights.poll()
+        """See `PipelinedDevice`. PeerTimeout if a rank stays away."""
+        with self._naming_who_is_late():
+            return self._flights.poll()
 
     def wait(self) -> StepResult:
-        """See `PipelinedDevice`. IndexError if nothing is on its way."""
-        return self._flights.wait()
+        """See `PipelinedDevice`. IndexError if nothing is on its way; PeerTimeout if a rank stays away."""
+        with self._naming_who_is_late():
+            return self._flights.wait()
 
     def close(self) -> None:
         """Let go of all memory and of the stream."""
+        if self._loaded is not None and self._loaded.ranks is not None:
+            self._loaded.ranks.close()
         self._loaded = None
         self._backend.close()
 
@@ -136,6 +148,22 @@ class GpuDevice:
         return [
             Drawn(row.slot, holder(row.slot), place) for row, place in zip(extent.sampling, extent.places, strict=True)
         ]
+
+    @contextmanager
+    def _naming_who_is_late(self) -> Iterator[None]:
+        """What failed on the device may be that a rank did not come."""
+        try:
+            yield
+        except RuntimeError:
+            ranks = self._running.ranks
+            if ranks is not None:
+                ranks.check(self._flights.oldest_step)
+            raise
+
+    def _begin(self, loaded: Loaded) -> None:
+        """Run some passes once and capture the decode passes."""
+        self._warm_up()
+        loaded.runner.capture()
 
     def _warm_up(self) -> None:
         """Run what will be captured, few rows and more: kernels and libraries set themselves up at a first call."""

@@ -40,6 +40,11 @@ class Flights:
     def __len__(self) -> int:
         return len(self._flights)
 
+    @property
+    def oldest_step(self) -> int:
+        """The number of the oldest one's step; 0 if there is none."""
+        return self._flights[0].plan.step if self._flights else 0
+
     def begin(self, flight: Flight) -> None:
         """The first work of a step is about to be queued; more calls change nothing."""
         if flight.queued_at:

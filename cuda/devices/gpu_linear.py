@@ -22,6 +22,10 @@ class GpuMatrix:
 
     weight: torch.Tensor
     bias: torch.Tensor | None = None
+    is_part: bool = False
+    """The rank holds some columns of the model's matrix: the sum of all ranks' products is the output."""
+    first_row: int = 0
+    """Which of the model's rows its first one is."""
 
 
 class Linear:

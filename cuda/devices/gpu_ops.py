@@ -2,11 +2,13 @@
 
 Owns the activation buffers, which every layer reuses; a value is a view of the rows that the pass has. Everything that
 changes between steps is read from the device's own arrays, so a captured pass stays right. Linears are `gpu_linear`.
+Where ranks share the model, parts of sums are written where all ranks see them, and added up by whoever takes the sum.
 """
 
 import torch
 
 from cuda.backends.backend import Backend
+from cuda.collectives.gpu_ranks import GpuRanks
 from cuda.devices.gpu_batch import BatchArrays, BatchShape, Results
 from cuda.devices.gpu_kernels import Kernels
 from cuda.devices.gpu_linear import GpuMatrix
@@ -21,15 +23,17 @@ class GpuState:
         words, result_words: What passes are told and answer, as `batch` and `results` divide it.
         pools: One a layer, `[page, 2, kv_head, slot, head_dim]`.
         rope_table: [positions, D] float32: see `cuda.models.rope`.
+        ranks: The group that shares the model, if there is one.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - each is a thing of its own
         self,
         backend: Backend,
         shape: BatchShape,
         slots: GpuSlots,
         pools: list[torch.Tensor],
         rope_table: torch.Tensor,
+        ranks: GpuRanks | None,
     ) -> None:
         self.shape = shape
         self.words = backend.zeros((shape.begins[-1],), torch.int32)
@@ -39,12 +43,21 @@ class GpuState:
         self.slots = slots
         self.pools = pools
         self.rope_table = rope_table
+        self.ranks = ranks
 
 
 class GpuBuffers:
     """Activations of at most T tokens and R sampled rows; ops use the first rows."""
 
-    def __init__(self, backend: Backend, spec: ModelSpec, dtype: torch.dtype, max_tokens: int, max_rows: int) -> None:
+    def __init__(  # noqa: PLR0913, PLR0917 - what sizes them
+        self,
+        backend: Backend,
+        spec: ModelSpec,
+        num_logits: int,
+        dtype: torch.dtype,
+        max_tokens: int,
+        max_rows: int,
+    ) -> None:
         attended = spec.num_heads * spec.head_dim
         qkv = attended + 2 * spec.num_kv_heads * spec.head_dim
         widest = max(qkv, spec.hidden_size, 2 * spec.intermediate_size)
@@ -54,7 +67,7 @@ class GpuBuffers:
         self.attended = backend.empty((max_tokens, attended), dtype)
         self.activated = backend.empty((max_tokens, spec.intermediate_size), dtype)
         self.sampled = backend.empty((max_rows, spec.hidden_size), dtype)
-        self.logits = backend.empty((max_rows, spec.vocab_size), torch.float32)
+        self.logits = backend.empty((max_rows, num_logits), torch.float32)
 
 
 class GpuOps:
@@ -74,25 +87,35 @@ class GpuOps:
 
     def embed(self, embedding: GpuMatrix) -> torch.Tensor:
         """See `Ops`."""
-        out = self._buffers.residual[: self._num_tokens]
+        out, ranks, slots = self._buffers.residual[: self._num_tokens], self._state.ranks, self._state.slots
+        mine = out if ranks is None else ranks.part(self._num_tokens)
         self._kernels.gather.embed(
-            out, embedding.weight, self._state.slots.tokens, self._token_slots, self._token_positions
-        )
+            mine, embedding.weight, slots.tokens, self._token_slots, self._token_positions,
+            first_token=embedding.first_row,
+        )  # fmt: skip
+        if ranks is not None:
+            ranks.sum(out)
         return out
 
     def add_rms_norm(self, residual: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor) -> torch.Tensor:
         """See `Ops`."""
-        self._kernels.add_rms_norm(self._normed, residual, delta, weight)
+        if self._state.ranks is not None and delta is not None:  # it is this rank's part, where `linear` put it
+            self._state.ranks.all_reduce_add_rms_norm(self._normed, residual, weight)
+        else:
+            self._kernels.add_rms_norm(self._normed, residual, delta, weight)
         return self._normed
 
     def linear(self, x: torch.Tensor, weight: GpuMatrix) -> torch.Tensor:
         """See `Ops`; of sampled rows: float32 logits."""
-        num_rows, num_columns = x.shape[0], weight.weight.shape[0]
+        num_rows, num_columns, ranks = x.shape[0], weight.weight.shape[0], self._state.ranks
         if x.data_ptr() == self._buffers.sampled.data_ptr():
             logits = self._buffers.logits[:num_rows]
             self._kernels.to_logits(logits, x, weight)
-            return logits
-        out = self._buffers.linear_out[: num_rows * num_columns].view(num_rows, num_columns)
+            return logits if ranks is None else ranks.gather_logits(logits)
+        if ranks is not None and weight.is_part:
+            out = ranks.part(num_rows)
+        else:
+            out = self._buffers.linear_out[: num_rows * num_columns].view(num_rows, num_columns)
         self._kernels.linear(out, x, weight)
         return out
 

@@ -33,7 +33,8 @@ class PassRunner:
     @property
     def logits(self) -> torch.Tensor:
         """[most R, V] float32; a pass writes its first rows."""
-        return self._buffers.logits
+        ranks = self._state.ranks
+        return self._buffers.logits if ranks is None else ranks.logits
 
     def capture(self) -> None:
         """Record the decode passes. Every kernel and library call must have run once before."""

@@ -42,7 +42,7 @@ GROUP = np.dtype(
 
 
 class AllReduce:
-    """Of parts [T, num_columns] that lie in the slabs. All ranks call the same methods with the same numbers.
+    """Of parts [T, num_columns], and of logits, that lie in the slabs. All ranks make the same calls.
 
     Before the first call flags hold 1 and generations 0, or 2 g + 1 and g. A rank that waits too long for another
     writes `meeting << 32 | 1 + peer` to its error word and ends by a trap. ValueError as `AddRmsNorm`.
@@ -54,8 +54,8 @@ class AllReduce:
         self._eps = np.float32(eps)
         self._width = VECTOR_BYTES // dtype.itemsize
         element = ELEMENTS[dtype]
-        names = f"one_shot<{element}, false>", f"one_shot<{element}, true>", f"two_shot<{element}>"
-        self._sum, self._norm, self._two_shot = backend.kernels(SOURCE, names, cooperative=True)
+        names = f"one_shot<{element}, false>", f"one_shot<{element}, true>", f"two_shot<{element}>", "gather_columns"
+        self._sum, self._norm, self._two_shot, self._gather = backend.kernels(SOURCE, names, cooperative=True)
 
     def one_shot(self, group: np.void, first_row: int, out: torch.Tensor) -> None:
         """The sum of rows `first_row` and following of all parts to `out` [T, E]."""
@@ -75,16 +75,11 @@ class AllReduce:
         args = (group, np.int64(first_row * vectors), np.int32(sums.shape[0] * vectors))
         self._two_shot(self._grid, _block(sums.shape[0] * vectors // int(group["num_ranks"]), self._grid), args)
 
+    def gather_columns(self, group: np.void, mine: torch.Tensor, first: int, num_columns: int) -> None:
+        """`mine` [R, own] float32 become columns `first` and following of all slabs' logits [R, num_columns].
 
-class GatherColumns:
-    """Of float32 rows. ValueError for more than 2^31 elements."""
-
-    def __init__(self, backend: Backend) -> None:
-        self._grid = (num_blocks(backend),)
-        (self._gather,) = backend.kernels(SOURCE, ["gather_columns"], cooperative=True)
-
-    def __call__(self, group: np.void, mine: torch.Tensor, first: int, num_columns: int) -> None:
-        """`mine` [R, own] become columns `first` and following of all slabs' logits [R, num_columns]."""
+        ValueError for 2^31 elements or more.
+        """
         if mine.numel() >= 1 << 31:
             raise ValueError(f"{mine.shape[0]} rows of {mine.shape[1]} columns are more than 2^31 elements")
         rows, own = _shape(mine)

@@ -1,4 +1,4 @@
-// Computes  embed: out[t] = table[tokens[slot[t], position[t]]]; take_rows: out[r] = x[index[r]];
+// Computes  embed: out[t] = table[tokens[slot[t], position[t]] − first_token]; take_rows: out[r] = x[index[r]];
 //           scatter: table[update.row, update.column] = update.value for every update.
 //           out: [rows, E], table: [V, E], x: [any, E], all of T = bf16 or float; the rest int32. A slot, token, index,
 //           row or column that does not exist (−1 marks padding) gives a row of zeros; such an update does nothing.
@@ -20,13 +20,14 @@ __device__ __forceinline__ void fill_row(T* out, const T* source, i32 num_column
 
 template <class T>
 __global__ void __launch_bounds__(256)
-embed(T* out, const T* table, i32 num_tokens, i32 num_columns, const i32* tokens, i32 num_slots, i32 stride,
-      const i32* token_slots, const i32* token_positions) {
+embed(T* out, const T* table, i32 first_token, i32 num_tokens, i32 num_columns, const i32* tokens, i32 num_slots,
+      i32 stride, const i32* token_slots, const i32* token_positions) {
     const i32 slot = token_slots[blockIdx.x], position = token_positions[blockIdx.x];
     const T* source = nullptr;
     if (slot >= 0 && slot < num_slots && position >= 0 && position < stride) {
         const i32 token = tokens[static_cast<i64>(slot) * stride + position];
-        if (token >= 0 && token < num_tokens) source = table + static_cast<i64>(token) * num_columns;
+        if (token >= first_token && token - first_token < num_tokens)
+            source = table + static_cast<i64>(token - first_token) * num_columns;
     }
     fill_row(out + static_cast<i64>(blockIdx.x) * num_columns, source, num_columns);
 }

@@ -25,19 +25,21 @@ class Gather:
         element = ELEMENTS[dtype]
         self._embed, self._take_rows = backend.kernels(SOURCE, [f"embed<{element}>", f"take_rows<{element}>"])
 
-    def embed(
+    def embed(  # noqa: PLR0913 - each is a thing of its own
         self,
         out: torch.Tensor,
         table: torch.Tensor,
         tokens: torch.Tensor,
         token_slots: torch.Tensor,
         token_positions: torch.Tensor,
+        *,
+        first_token: int = 0,
     ) -> None:
-        """out[t] = table[tokens[token_slots[t], token_positions[t]]]; zeros where there is no such slot or token.
+        """out[t] = table[tokens[token_slots[t], token_positions[t]] - first_token]; zeros where there is none.
 
         Shapes: out [T, E], table [V, E], tokens [slots, stride] int32, both lists [T] int32.
         """
-        sizes = np.int32(table.shape[0]), self._num_columns
+        sizes = np.int32(first_token), np.int32(table.shape[0]), self._num_columns
         pool = tokens, np.int32(tokens.shape[0]), np.int32(tokens.shape[1])
         self._embed((out.shape[0],), self._block, (out, table, *sizes, *pool, token_slots, token_positions))
 

@@ -3,26 +3,40 @@
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from cuda.devices.cpu import CpuDevice
-from cuda.devices.device import DeviceConfig, PoolInfo
+from cuda.devices.device import Device, DeviceConfig, PoolInfo
 from protocol.step import StepPlan, StepResult
 from tests.cuda.devices.driver import Driver
 
 T = TypeVar("T")
 
 
+class RankDevice(Device, Protocol):
+    """One rank's."""
+
+    @property
+    def logits(self) -> Any: ...
+
+
 class GroupDevice:
     """Looks like one device to a `Driver`."""
 
-    def __init__(self, config: DeviceConfig, world_size: int, *, num_threads: int = 1) -> None:
+    def __init__(
+        self,
+        config: DeviceConfig,
+        world_size: int,
+        *,
+        num_threads: int = 1,
+        make: Callable[[DeviceConfig], RankDevice] = CpuDevice,
+    ) -> None:
         shared = replace(config, world_size=world_size, num_threads=num_threads)
         configs = [replace(shared, rank=rank) for rank in range(world_size)]
         self.pools: list[PoolInfo] = []
-        self.ranks = [CpuDevice(own) for own in configs]
+        self.ranks = [make(own) for own in configs]
         self._threads = [ThreadPoolExecutor(1) for _ in configs]
 
     def load(self, progress: Callable[[float], None]) -> PoolInfo:
@@ -43,7 +57,7 @@ class GroupDevice:
     def logits(self) -> Any:
         return self.ranks[0].logits
 
-    def on_all(self, call: Callable[[CpuDevice], T]) -> list[T]:
+    def on_all(self, call: Callable[[RankDevice], T]) -> list[T]:
         """Each rank on its own thread, all at once."""
         futures = [thread.submit(call, rank) for thread, rank in zip(self._threads, self.ranks, strict=True)]
         return [future.result() for future in futures]

@@ -168,7 +168,9 @@ def test_no_pass_writes_a_part_again_before_all_ranks_have_met_after_reading_it(
     """The recorded instructions of two passes, one after the other, whatever the time ranks take for them."""
     group = GroupDevice(config_for(tiny_model(tmp_path, "llama")), 2)
     group.load(lambda _done: None)
-    loaded = group.ranks[0]._loaded
+    first = group.ranks[0]
+    assert isinstance(first, CpuDevice)
+    loaded = first._loaded
     assert loaded is not None
     assert loaded.state.ranks is not None
     written = {loaded.state.ranks.own_part(index): index for index in range(2)}

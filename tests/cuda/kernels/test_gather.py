@@ -119,7 +119,7 @@ def run_all(settings: Settings, sources: Path) -> None:
 
 WRONG = frozenset({WRONG_RESULT})
 MUTANTS = {
-    "a token one beyond the table": Mutant(SOURCE, "first_token < num_tokens", "first_token <= num_tokens", OUT_OF_BOUNDS),
+    "a token one beyond the table": Mutant(SOURCE, "- first_token < num", "- first_token <= num", OUT_OF_BOUNDS),
     "negative tokens believed": Mutant(SOURCE, "token >= first_token && ", "", OUT_OF_BOUNDS),
     "padding rows read": Mutant(SOURCE, "slot >= 0 && ", "", OUT_OF_BOUNDS | WRONG),
     "an index one beyond the rows": Mutant(SOURCE, "index < num_rows", "index <= num_rows", OUT_OF_BOUNDS),
