@@ -5,20 +5,17 @@ Kernels and the ranks' meetings are those of the device. No torch: it takes long
 """
 
 import os
-import threading
-import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
 
 import numpy as np
 
 from cuda.backends.host import available_memory
 from cuda.collectives.cpu_ranks import CpuRanks, Group
 from cuda.devices.trial import Pace, Trial, TrialResult, fit_link, moved_bytes
+from cuda.devices.trial_meeting import Meeting
 from cuda.kernels.cpu_memory import address, aligned_zeros
 from cuda.kernels.cpu_pack import Format, Packed, pack
 from cuda.kernels.cpu_program import LINEAR, SUM_PARTS, TAKE_ROWS, Program, compile_kernels
@@ -29,9 +26,6 @@ SAMPLE_VALUES = 1 << 20
 """Of the matrix that is packed once; copies of it stand for the rest of the model."""
 WORKING_SET_BYTES = 256 << 20
 """Of all devices together: more than the caches hold, if the model is."""
-TRY_S = 0.2
-"""For as long a program is run again and again."""
-MIN_RUNS, MAX_RUNS = 3, 15
 EXCHANGES = 256
 """In one run of a program: threads do not begin at quite the same time. Even, because ranks' two buffers take turns."""
 LARGE_BYTES = 256 << 10
@@ -39,51 +33,14 @@ LARGE_BYTES = 256 << 10
 PEER_TIMEOUT_S = 2.0
 QUANTIZED: Mapping[str, Format] = {"int8": "int8", "int4": "int4"}
 
-ValueT = TypeVar("ValueT")
-
 
 def measure_cpu(trial: Trial) -> TrialResult:
     """Time groups of each size. PeerTimeout if ranks do not find each other, UnsupportedModel as `sample_rows`."""
     compile_kernels()
     sample = pack(sample_rows(Path(trial.folder), SAMPLE_VALUES), _form(trial))
-    meeting = _Meeting(len(trial.devices))
-    with ThreadPoolExecutor(len(trial.devices)) as threads:
-        tried = [threads.submit(_try_all_sizes, place, trial, sample, meeting) for place in range(len(trial.devices))]
-    errors = [error for error in (device.exception() for device in tried) if error is not None]
-    for error in errors:
-        if not isinstance(error, threading.BrokenBarrierError):  # which is what the others see of the one that failed
-            raise error
-    return TrialResult(tried[0].result(), 2 if trial.dtype == "bfloat16" else 4, available_memory())
-
-
-class _Meeting:
-    """Where the threads wait for each other and see what each has."""
-
-    def __init__(self, num_devices: int) -> None:
-        self._barrier = threading.Barrier(num_devices)
-        self._told: list[Any] = [None] * num_devices
-
-    def gather(self, place: int, value: ValueT) -> list[ValueT]:
-        """Everybody's value; all go on at the same time."""
-        self._told[place] = value
-        self._barrier.wait()
-        told = list(self._told)
-        self._barrier.wait()
-        return told
-
-    def abort(self) -> None:
-        """Let nobody wait for one that has failed."""
-        self._barrier.abort()
-
-
-def _try_all_sizes(place: int, trial: Trial, sample: Packed, meeting: _Meeting) -> tuple[Pace, ...]:
-    """Be the device at `place`; all find the same."""
-    try:
-        device = _Device(place, trial, sample, meeting)
-        return tuple(device.try_size(size, values) for size, values in zip(trial.sizes, trial.values, strict=True))
-    except BaseException:
-        meeting.abort()
-        raise
+    meeting = Meeting(len(trial.devices))
+    paces, *_same = meeting.run(lambda place: _Device(place, trial, sample, meeting).try_sizes())
+    return TrialResult(paces, 2 if trial.dtype == "bfloat16" else 4, available_memory())
 
 
 @dataclass
@@ -93,12 +50,15 @@ class _Device:
     place: int
     trial: Trial
     sample: Packed
-    meeting: _Meeting
+    meeting: Meeting
 
     def __post_init__(self) -> None:
         self._copies: list[Packed] = []
 
-    def try_size(self, size: int, values: int) -> Pace:
+    def try_sizes(self) -> tuple[Pace, ...]:
+        return tuple(self._try_size(*each) for each in zip(self.trial.sizes, self.trial.values, strict=True))
+
+    def _try_size(self, size: int, values: int) -> Pace:
         cores = self.trial.cores[self.place] if self.trial.cores else ()
         if size > 1 and cores:
             os.sched_setaffinity(0, cores)  # this thread, and those of the programs that it makes from now on
@@ -129,7 +89,7 @@ class _Device:
                     0, address(out), out.strides[0],
                 ],
             )  # fmt: skip
-        seconds = self._least(program.run)
+        seconds = self.meeting.least(self.place, program.run)
         program.close()
         return seconds / (count * sample_values)
 
@@ -146,24 +106,9 @@ class _Device:
                 samples = []
                 for rows in (1, many):
                     exchanges.rows[0] = rows
-                    seconds = self._least(exchanges.run) / EXCHANGES
+                    seconds = self.meeting.least(self.place, exchanges.run) / EXCHANGES
                     samples.append((moved_bytes(size, rows * row_bytes), seconds))
         return fit_link(*samples)
-
-    def _least(self, run: Callable[[], object]) -> float:
-        """Seconds of the run that was disturbed least: whatever else the machine does only adds to them."""
-        self._together(run)  # memory is touched for the first time
-        first = self._together(run)
-        num_runs = max(MIN_RUNS, min(MAX_RUNS, int(TRY_S / first)))
-        return min(first, *(self._together(run) for _ in range(num_runs)))
-
-    def _together(self, run: Callable[[], object]) -> float:
-        """Seconds from when the first of all devices begins `run` until the last is done."""
-        self.meeting.gather(self.place, None)
-        began = time.perf_counter()
-        run()
-        times = self.meeting.gather(self.place, (began, time.perf_counter()))
-        return max(ended for _, ended in times) - min(began for began, _ in times)
 
 
 class _Exchanges:

@@ -1,27 +1,35 @@
-"""GPUs tried out: weights multiplied by a few rows, and memory of one read by the next, as a step and its sums do.
+"""GPUs tried out by a thread for each: weights multiplied by a few rows, and sums exchanged as a step does.
 
-Everything is captured and replayed, so that the host's pace does not count. The same in the emulator, whose times say
+Everything is captured and replayed, so that the host's pace hardly counts. The same in the emulator, whose times say
 nothing. Read `trial` for what is made of it.
 """
 
-import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 
-from cuda.backends.backend import Backend, Graph
-from cuda.collectives.shared_memory import new_name
-from cuda.devices.trial import Pace, Trial, TrialResult, fit_link
+from cuda.backends.backend import Backend
+from cuda.collectives.cpu_ranks import Group
+from cuda.collectives.errors import PeerTimeout
+from cuda.collectives.gpu_ranks import GpuRanks
+from cuda.collectives.gpu_slab import Exchanged
+from cuda.devices.trial import Pace, Trial, TrialResult, fit_link, moved_bytes
+from cuda.devices.trial_meeting import Meeting
 from cuda.models.checkpoint import stored_dtype
+from protocol.errors import PartFailed
 
 WORKING_SET_BYTES = 512 << 20
 """Ten times what caches hold."""
 MATRIX_ROWS = 8192
-SMALL_BYTES, LARGE_BYTES = 4 << 10, 8 << 20
-COPIES = 32
-RUNS = 5
+EXCHANGES = 32
+"""In one graph."""
+LARGE_BYTES = 256 << 10
+"""Exchanged to see how fast the link is: about as much as a step's sums."""
+PEER_TIMEOUT_S = 2.0
 
 
 def measure_gpus(trial: Trial) -> TrialResult:
@@ -34,80 +42,105 @@ def measure_gpus(trial: Trial) -> TrialResult:
 def measure_backends(trial: Trial, backends: Sequence[Backend], working_set: int = WORKING_SET_BYTES) -> TrialResult:
     """Time the devices of all `backends`, which are closed then."""
     dtype = stored_dtype(Path(trial.folder)) if trial.dtype == "auto" else getattr(torch, trial.dtype)
-    with ExitStack() as stack:
-        for backend in backends:
-            stack.callback(backend.close)
-        free_bytes = min(backend.free_bytes() for backend in backends)
-        value_s = max(_compute(trial, backend, dtype, min(working_set, free_bytes // 4)) for backend in backends)
-        paces = tuple(_pace(size, value_s, backends) for size in trial.sizes)
+    meeting = Meeting(len(backends))
+
+    def measure(place: int) -> tuple[int, tuple[Pace, ...]]:
+        with closing(backends[place]) as backend:
+            free_bytes = min(meeting.gather(place, backend.free_bytes()))
+            device = _Device(place, backend, trial, dtype, meeting)
+            return free_bytes, device.try_sizes(min(working_set, free_bytes // 4))
+
+    (free_bytes, paces), *_same = meeting.run(measure)
     return TrialResult(paces, dtype.itemsize, free_bytes)
 
 
-def _pace(size: int, value_s: float, backends: Sequence[Backend]) -> Pace:
-    if size == 1:
-        return Pace(size, value_s)
-    try:
-        small, large = (_exchange(size, backends, num_bytes) for num_bytes in (SMALL_BYTES, LARGE_BYTES))
-    except RuntimeError as error:  # `Sharing` has it so
-        return Pace(size, value_s, hindrance=str(error))
-    return Pace(size, value_s, *fit_link((SMALL_BYTES, small), (LARGE_BYTES, large)))
+class PeersUnfitError(Exception):
+    """Why these devices cannot sum through each other's memory."""
 
 
-def _compute(trial: Trial, backend: Backend, dtype: torch.dtype, working_set: int) -> float:
-    """Seconds for each weight."""
-    matrix_bytes = MATRIX_ROWS * trial.hidden_size * dtype.itemsize
-    weights = [
-        backend.zeros((MATRIX_ROWS, trial.hidden_size), dtype) for _ in range(max(1, working_set // matrix_bytes))
-    ]
-    x = backend.zeros((trial.rows, trial.hidden_size), dtype)
-    out = backend.empty((trial.rows, MATRIX_ROWS), dtype)
+@dataclass
+class _Device:
+    """One thread's part."""
 
-    def multiply() -> None:
-        for weight in weights:
-            backend.matmul(out, x, weight, None)
+    place: int
+    backend: Backend
+    trial: Trial
+    dtype: torch.dtype
+    meeting: Meeting
 
-    return _seconds([backend], [multiply]) / (len(weights) * MATRIX_ROWS * trial.hidden_size)
+    def try_sizes(self, working_set: int) -> tuple[Pace, ...]:
+        value_s = self._compute(working_set)
+        paces: list[Pace] = []
+        for size in self.trial.sizes:
+            hindrance = paces[-1].hindrance if paces else ""
+            if size == 1 or hindrance:  # a GPU that has waited in vain is lost to this process
+                paces.append(Pace(size, value_s, hindrance=hindrance))
+                continue
+            try:
+                paces.append(Pace(size, value_s, *self._exchange(size)))
+            except PeersUnfitError as error:
+                paces.append(Pace(size, value_s, hindrance=str(error)))
+        return tuple(paces)
 
+    def _compute(self, working_set: int) -> float:
+        """Seconds for each weight."""
+        backend, width = self.backend, self.trial.hidden_size
+        count = max(1, working_set // (MATRIX_ROWS * width * self.dtype.itemsize))
+        weights = [backend.zeros((MATRIX_ROWS, width), self.dtype) for _ in range(count)]
+        x = backend.zeros((self.trial.rows, width), self.dtype)
+        out = backend.empty((self.trial.rows, MATRIX_ROWS), self.dtype)
 
-def _exchange(size: int, backends: Sequence[Backend], num_bytes: int) -> float:
-    """Seconds in which every device reads so much of the next one's of its group. RuntimeError if one cannot."""
-    with ExitStack() as stack:
-        addresses = []
-        for backend in backends:
-            addresses.append(backend.sharing.make(num_bytes, new_name()))
-            stack.callback(backend.sharing.close, addresses[-1])
-        reads = []
-        for place, backend in enumerate(backends):
-            peer = place // size * size + (place + 1) % size
-            backend.sharing.reach(backends[peer].index)
-            reads.append(_reading(backend, addresses[peer], num_bytes))
-        return _seconds(backends, reads) / COPIES
+        def multiply() -> None:
+            for weight in weights:
+                backend.matmul(out, x, weight, None)
 
+        return self._least(multiply) / (count * MATRIX_ROWS * width)
 
-def _reading(backend: Backend, address: int, num_bytes: int) -> Callable[[], None]:
-    source, target = backend.over(address, num_bytes), backend.empty((num_bytes,), torch.uint8)
+    def _exchange(self, size: int) -> tuple[float, float]:
+        """(Latency, bytes a second) of sums exchanged by all groups at once. PeersUnfitError on all devices alike."""
+        first, width = self.place // size * size, self.trial.hidden_size
+        row_bytes = width * self.dtype.itemsize
+        many = max(2, LARGE_BYTES // row_bytes)
+        group = Group(self.place - first, size, PEER_TIMEOUT_S)
+        try:
+            ranks = GpuRanks(self.backend, group, Exchanged(self.dtype, many, width, eps=1e-5))
+        except ValueError as error:  # all have the same numbers
+            raise PeersUnfitError(str(error)) from error
+        handles = self.meeting.gather(self.place, ranks.export())[first : first + size]
+        out, residual = (self.backend.zeros((many, width), self.dtype) for _ in range(2))
+        weight = self.backend.zeros((width,), self.dtype)
 
-    def read() -> None:
-        for _ in range(COPIES):
-            backend.copy(target, source)
+        def sum_rows(rows: int) -> None:
+            for _ in range(EXCHANGES):
+                ranks.all_reduce_add_rms_norm(out[:rows], residual[:rows], weight)
 
-    return read
+        hindrance: tuple[bool, str] | None = None
+        try:
+            ranks.open_peers(handles)
+            sum_rows(many)
+            self.backend.synchronize()
+        except (PartFailed, RuntimeError) as error:
+            hindrance = isinstance(error, PeerTimeout), str(error).partition("\n")[0]
+        hindrances = [told for told in self.meeting.gather(self.place, hindrance) if told is not None]
+        if hindrances:
+            with suppress(RuntimeError):  # a GPU whose kernel has given up frees nothing
+                ranks.close()
+            raise PeersUnfitError(min(hindrances)[1])  # rather than of one that waited, of one that could not come
+        with closing(ranks):
+            samples = [
+                (moved_bytes(size, rows * row_bytes), self._least(partial(sum_rows, rows)) / EXCHANGES)
+                for rows in (1, many)
+            ]
+        return fit_link(*samples)
 
+    def _least(self, work: Callable[[], None]) -> float:
+        """Seconds of a replay on all devices at once."""
+        work()  # what is captured must have run
+        self.backend.synchronize()
+        graph = self.backend.capture(work)
 
-def _seconds(backends: Sequence[Backend], works: Sequence[Callable[[], None]]) -> float:
-    """All devices' work at once: the run that was disturbed least."""
-    graphs: list[Graph] = []
-    for backend, work in zip(backends, works, strict=True):
-        work()  # libraries set themselves up at a first call
-        backend.synchronize()
-        graphs.append(backend.capture(work))
-    return min(_run(backends, graphs) for _ in range(RUNS))
+        def replay() -> None:
+            graph.launch()
+            self.backend.synchronize()
 
-
-def _run(backends: Sequence[Backend], graphs: Sequence[Graph]) -> float:
-    began = time.perf_counter()
-    for graph in graphs:
-        graph.launch()
-    for backend in backends:
-        backend.synchronize()
-    return time.perf_counter() - began
+        return self.meeting.least(self.place, replay)

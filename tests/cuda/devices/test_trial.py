@@ -10,7 +10,7 @@ import pytest
 
 from cuda.backends.emulated import EmulatedBackend
 from cuda.collectives.shared_memory import SharedMemory
-from cuda.devices import cpu_trial
+from cuda.devices import gpu_trial, trial_meeting
 from cuda.devices.cpu_trial import measure_cpu
 from cuda.devices.gpu_trial import measure_backends
 from cuda.devices.trial import Trial, fit_link, moved_bytes
@@ -29,8 +29,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_trial, "MAX_RUNS", 3)
-    monkeypatch.setattr(cpu_trial, "TRY_S", 0.01)
+    monkeypatch.setattr(trial_meeting, "TRY_S", 0.01)
+    monkeypatch.setattr(gpu_trial, "EXCHANGES", 4)
+    monkeypatch.setattr(gpu_trial, "LARGE_BYTES", 1024)
 
 
 def trial(folder: Path, **changed: Any) -> Trial:
@@ -108,14 +109,15 @@ def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
 
 
 class Apart(EmulatedBackend):
-    """A device whose memory others cannot address."""
+    """A device that cannot address the memory of others."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
-        self.sharing.reach = self._refuse  # type: ignore[method-assign]  # for this test
+        self.sharing.reach = self._reach  # type: ignore[method-assign]  # for this test
 
-    def _refuse(self, index: int) -> None:
-        raise RuntimeError(f"GPU {self.index} cannot address the memory of GPU {index}")
+    def _reach(self, index: int) -> None:
+        if index != self.index:
+            raise RuntimeError(f"GPU {self.index} cannot address the memory of GPU {index}")
 
 
 @needs_compiler
@@ -126,13 +128,30 @@ def test_backends_are_timed_and_their_memory_is_given_back(folder: Path) -> None
     one, two = result.paces
     assert one.value_s == two.value_s > 0
     assert (one.latency_s, two.hindrance) == (0, "")
+    assert two.latency_s > 0
     assert two.link_bytes_per_s > 0
     assert result.item_bytes == 4
     assert set(SHARED.iterdir()) <= before
 
 
 @needs_compiler
-def test_devices_apart_can_only_be_replicas(folder: Path) -> None:
-    backends = [Apart(Settings(device=index)) for index in range(2)]
-    one, two = measure_backends(trial(folder, kind="cuda"), backends, working_set=1).paces
-    assert (one.hindrance, two.hindrance) == ("", "GPU 0 cannot address the memory of GPU 1")
+def test_devices_that_cannot_reach_each_other_can_only_be_replicas(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_trial, "PEER_TIMEOUT_S", 0.2)
+    before = set(SHARED.iterdir())
+    backends = [*(EmulatedBackend(Settings(device=index)) for index in range(3)), Apart(Settings(device=3))]
+    asked = trial(folder, kind="cuda", devices=(0, 1, 2, 3), sizes=(1, 2, 4), values=(1, 1, 1))
+    one, two, four = measure_backends(asked, backends, working_set=1).paces
+    assert one.hindrance == ""
+    assert two.hindrance == "rank 1 cannot open the memory of rank 0: GPU 3 cannot address the memory of GPU 2"
+    assert four.hindrance == two.hindrance
+    assert set(SHARED.iterdir()) <= before
+
+
+@needs_compiler
+def test_a_model_that_cannot_be_exchanged_so_is_no_failure(folder: Path) -> None:
+    backends = [EmulatedBackend(Settings(device=index)) for index in range(2)]
+    one, two = measure_backends(trial(folder, kind="cuda", hidden_size=63), backends, working_set=1).paces
+    assert one.hindrance == ""
+    assert "63" in two.hindrance
