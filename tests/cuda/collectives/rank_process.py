@@ -3,11 +3,13 @@
 Run as `python -m tests.cuda.collectives.rank_process`; `RankProcess` is the other end.
 """
 
+import os
 import pickle
 import subprocess
 import sys
 from typing import Any
 
+from actors.runtime.child import die_with
 from cuda.collectives.errors import PeerTimeout
 from cuda.emulator import KernelError
 from tests.cuda.collectives import all_reduce, gpu_all_reduce
@@ -21,7 +23,7 @@ class RankProcess:
     """A child that can be a rank of one job after another."""
 
     def __init__(self) -> None:
-        command = [sys.executable, "-m", "tests.cuda.collectives.rank_process"]
+        command = [sys.executable, "-m", "tests.cuda.collectives.rank_process", str(os.getpid())]
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     @property
@@ -53,6 +55,7 @@ def open_group(processes: list[RankProcess], job: Job) -> None:
 
 def main() -> None:
     """Answer "make" with a handle, "run" with a digest, "run for ever" with two: the first run's, and the error."""
+    die_with(int(sys.argv[1]))  # else ranks that run for ever outlive a test that was killed
     rank: Rank | None = None
     while True:
         command, *arguments = pickle.load(sys.stdin.buffer)  # noqa: S301 - from our own parent
