@@ -50,6 +50,10 @@ class SharedMemory:
 
     def open_peers(self, handles: Sequence[bytes]) -> tuple[int, ...]:
         """See `PeerMemory`."""
+        if len(handles) != len(self._sizes):
+            raise PeerMemoryFailed(
+                f"rank {self._rank} is given {len(handles)} handles; there are {len(self._sizes)} ranks"
+            )
         if handles[self._rank] != self.export():
             raise PeerMemoryFailed(f"rank {self._rank} is given {handles[self._rank]!r} as its own handle")
         addresses = []

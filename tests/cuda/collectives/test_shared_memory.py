@@ -71,6 +71,8 @@ def test_close_removes_the_name_and_can_be_called_twice() -> None:
 def test_handles_of_other_ranks_sizes_or_kinds_are_refused(pair: tuple[SharedMemory, SharedMemory]) -> None:
     handles = [rank.export() for rank in pair]
     other = SharedMemory(1, (5000, 9000))
+    with pytest.raises(PeerMemoryFailed, match="rank 0 is given 1 handles; there are 2 ranks"):
+        pair[0].open_peers(handles[:1])
     with pytest.raises(PeerMemoryFailed, match=r"rank 0 is given .* as its own handle"):
         pair[0].open_peers(handles[::-1])
     for wrong in (handles[0], other.export(), b"", b"shm:1:4096:../../etc/passwd"):
