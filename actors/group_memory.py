@@ -84,7 +84,8 @@ def find_room(shards: Sequence[Shard], num_groups: int, wanted: Wanted, memory: 
     is_given = wanted.num_pages is not None or wanted.kv_memory is not None
     needed_pages = pages if is_given else -(-wanted.max_model_len // wanted.page_size)
     if memory.is_shared:
-        needed = float(num_groups * (sum(weights) + needed_pages * sum(page_bytes)))
+        group_bytes = sum(weights) + needed_pages * sum(page_bytes) + len(shards) * memory.reserve_bytes
+        needed = float(num_groups * group_bytes)
     else:
         share = 1 if is_given else memory.pool_share
         needed = max(

@@ -27,6 +27,8 @@ QUANTIZED_BYTES = {"int8": 1 + 2 / 32, "int4": 1 / 2 + 4 / 32}
 """Of a weight, with its share of the scales of a group of 32."""
 GPU_POOL_SHARE, GPU_RESERVE_BYTES = 0.9, 1 << 30
 """As `cuda.devices.gpu_memory` has it, and room for a step's buffers."""
+CPU_RESERVE_BYTES = 512 << 20
+"""Of a worker's process, beside weights and KV."""
 log = structlog.get_logger()
 
 
@@ -118,7 +120,7 @@ def _item_bytes(config: NodeConfig) -> int:
 
 def _memory(kind: str, result: TrialResult | None) -> Memory | None:
     if kind == "cpu":
-        return Memory(available_memory(), is_shared=True, pool_share=FREE_MEMORY_SHARE, reserve_bytes=0)
+        return Memory(available_memory(), is_shared=True, pool_share=FREE_MEMORY_SHARE, reserve_bytes=CPU_RESERVE_BYTES)
     if result is None:
         return None
     return Memory(result.free_bytes, is_shared=False, pool_share=GPU_POOL_SHARE, reserve_bytes=GPU_RESERVE_BYTES)
