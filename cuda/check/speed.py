@@ -45,7 +45,7 @@ def _launched(backend: Backend, launch: Callable[[], None]) -> float:
     return time.perf_counter() - began
 
 
-def copy_bandwidth(backend: Backend, num_bytes: int) -> float:
+def copy_bandwidth(backend: Backend, num_bytes: int, *, least_s: float = LEAST_S) -> float:
     """Bytes a second that a copy on the device reads and writes."""
     source, target = backend.zeros((num_bytes,), torch.uint8), backend.empty((num_bytes,), torch.uint8)
 
@@ -53,10 +53,10 @@ def copy_bandwidth(backend: Backend, num_bytes: int) -> float:
         backend.copy(target, source)
 
     copy()
-    return 2 * num_bytes / seconds_of(backend, [copy])
+    return 2 * num_bytes / seconds_of(backend, [copy], least_s=least_s)
 
 
-def gemm_flops(backend: Backend, dtype: torch.dtype, size: int) -> float:
+def gemm_flops(backend: Backend, dtype: torch.dtype, size: int, *, least_s: float = LEAST_S) -> float:
     """Floating point operations a second of the library's product of two square matrices."""
     x, weight, out = (backend.empty((size, size), dtype) for _ in range(3))
     x.normal_()  # zeros would take less power, and a GPU is as fast as its power allows
@@ -66,7 +66,7 @@ def gemm_flops(backend: Backend, dtype: torch.dtype, size: int) -> float:
         backend.matmul(out, x, weight, None)
 
     multiply()
-    return 2 * size**3 / seconds_of(backend, [multiply])
+    return 2 * size**3 / seconds_of(backend, [multiply], least_s=least_s)
 
 
 def host_copy_bandwidth(num_bytes: int) -> float:

@@ -1,4 +1,4 @@
-"""Every case of our kernels once, small, for tools that watch a process: `python -m tests.gpu.small_run [cuda:0|emu:0]`.
+"""Every case of our kernels once, small, for tools that watch a process: `python -m tests.gpu.small_run [DEVICE]`.
 
 Leaves out what the library computes: its kernels are not ours to watch.
 """

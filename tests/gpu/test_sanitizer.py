@@ -16,10 +16,11 @@ def test_the_run_that_is_watched_is_right(place: Place) -> None:
     run_cases(place.device)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck", "initcheck", "synccheck"])
 def test_the_sanitizer_finds_nothing(tool: str) -> None:
     command = [_sanitizer(), "--tool", tool, "--error-exitcode", "9", sys.executable, "-m", "tests.gpu.small_run"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
 
 

@@ -1,0 +1,69 @@
+"""The GPU benchmark runs, all of it, in the emulator: the first GPU that it meets shall find no mistyped line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.benchmarks import gpu
+from tests.benchmarks.gpu import Measure
+from tests.benchmarks.gpu_all_reduce import measure_all_reduce
+from tests.benchmarks.gpu_figures import Bench, Ceilings, Scale
+from tests.benchmarks.gpu_kernels import measure_attention, measure_linears, measure_rows, measure_sampler
+from tests.benchmarks.gpu_steps import measure_steps
+from tests.cuda.kernels.combinations import needs_compiler
+
+pytestmark = needs_compiler
+
+CEILINGS = Ceilings(1e9, {"bfloat16": 1e10, "float32": 1e10})
+SMALL = Scale.small("emu:0")
+
+
+@pytest.mark.parametrize(
+    "measure", [measure_rows, measure_linears, measure_attention, measure_sampler, measure_steps, measure_all_reduce]
+)
+def test_every_measurement_gives_its_figures(measure: Measure) -> None:
+    figures: list[dict[str, Any]] = []
+    measure(figures.append, SMALL, CEILINGS)
+    assert len(figures) >= 2
+    assert len({figure["what"] for figure in figures}) == len(figures)
+    for figure in figures:
+        assert "error" not in figure
+        assert figure.get("us", 1) > 0
+    json.dumps(figures)
+
+
+def test_a_figure_is_beside_the_larger_of_both_floors() -> None:
+    memory = CEILINGS.figure("copy", 2.0, num_bytes=1e9, flops=1e9)
+    assert (memory["GB/s"], memory["of_limit"]) == (0.5, 0.5)
+    assert CEILINGS.figure("product", 4.0, num_bytes=1, flops=2e10)["of_limit"] == 0.5
+
+
+def test_a_kernel_that_fails_is_a_figure_with_its_error() -> None:
+    figures: list[dict[str, Any]] = []
+
+    def broken() -> Any:
+        raise ValueError("no such shape")
+
+    Bench(SMALL.open(), SMALL, CEILINGS, figures.append).measure("broken", broken, 1)
+    assert figures == [{"what": "broken", "error": "ValueError: no such shape"}]
+
+
+def failing(report: Any, _scale: Scale, _ceilings: Ceilings) -> None:
+    report({"what": "half"})
+    raise ValueError("the other half")
+
+
+def test_an_item_that_fails_is_recorded_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "measure_rows", failing)
+    out = tmp_path / "results" / "emulated.json"
+    code = gpu.main(["--out", str(out), "--backend", "emu", "--small", "--only", "rows", "sampler"])
+    written = json.loads(out.read_text())
+    assert code == 1
+    assert written["items"]["rows"]["error"] == "ValueError: the other half"
+    assert written["items"]["rows"]["figures"] == [{"what": "half"}]
+    assert written["items"]["sampler"]["ok"]
+    assert written["ceilings_measured"]
+    assert written["machine"]["ok"]
+    assert written["commit"]
