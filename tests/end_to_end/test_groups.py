@@ -27,12 +27,12 @@ CPU = ("--devices", "cpu:0,cpu:1", "--tp", "2", "--num-pages", "512", "--peer-ti
 PROMPTS = [list(range(first, first + 40)) for first in range(0, 320, 20)]
 
 
-async def ends_after(node: RunningNode, actor: str, fault: signal.Signals) -> float:
+async def ends_after(node: RunningNode, actor: str, fault: signal.Signals, max_tokens: int = 8000) -> float:
     """Send `fault` to an actor in the middle of four streams; all must fail typed. Seconds until the last one has."""
     async with connect(f"{node.url}/v1/stream", proxy=None, max_size=None) as socket:
         for name in "abcd":
-            message = {"type": "generate", "id": name, "prompt": f"go {name}", "max_tokens": 8000, "ignore_eos": True}
-            await socket.send(json.dumps(message))
+            message = {"type": "generate", "id": name, "prompt_tokens": [ord(name)], "max_tokens": max_tokens}
+            await socket.send(json.dumps({**message, "ignore_eos": True}))
         started: set[str] = set()
         while len(started) < 4:
             event = json.loads(await socket.recv())
