@@ -113,6 +113,9 @@ class Backend(Protocol):
     def matmul(self, out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         """Queue out [T, N] = x [T, K] @ weight [N, K].T + bias [N] by the library; `out` may be of a wider dtype."""
 
+    def call(self, written: torch.Tensor, work: Callable[[], object]) -> None:
+        """Queue a library's `work` on tensors of this device, which ends in `written`."""
+
     def record(self) -> Event:
         """An event behind everything queued so far."""
 

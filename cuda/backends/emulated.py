@@ -86,6 +86,10 @@ class EmulatedBackend:
         """See `Backend`."""
         self._queue(out, lambda: out.copy_(torch.nn.functional.linear(x.to(out.dtype), weight.to(out.dtype), bias)))
 
+    def call(self, written: torch.Tensor, work: Callable[[], object]) -> None:
+        """See `Backend`."""
+        self._queue(written, work)
+
     def record(self) -> Event:
         """See `Backend`."""
         return self._stream.record()

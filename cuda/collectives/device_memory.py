@@ -54,6 +54,10 @@ class DeviceMemory:
 
     def open_peers(self, handles: Sequence[bytes]) -> tuple[int, ...]:
         """See `PeerMemory`."""
+        if len(handles) != len(self._sizes):
+            raise PeerMemoryFailed(
+                f"rank {self._rank} is given {len(handles)} handles; there are {len(self._sizes)} ranks"
+            )
         return tuple(self._open(rank, handle) for rank, handle in enumerate(handles))
 
     def seal(self) -> None:

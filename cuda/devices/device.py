@@ -46,6 +46,8 @@ class DeviceConfig:
     """Devices that share out the model."""
     peer_timeout_s: float = 10.0
     """How long a rank waits for another within a step before it gives up with PeerTimeout."""
+    peer_to_peer: bool = True
+    """Whether ranks reach each other's memory; GPUs that do not exchange through the library (NCCL)."""
 
 
 @dataclass(frozen=True)

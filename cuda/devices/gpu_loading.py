@@ -8,8 +8,10 @@ import torch
 
 from cuda.backends.backend import Backend
 from cuda.collectives.cpu_ranks import Group
+from cuda.collectives.exchange import Exchange
 from cuda.collectives.gpu_ranks import GpuRanks
 from cuda.collectives.gpu_slab import Exchanged, Slab
+from cuda.collectives.library_ranks import LibraryRanks
 from cuda.devices.device import DeviceConfig, PoolInfo
 from cuda.devices.gpu_batch import BatchShape
 from cuda.devices.gpu_kernels import Kernels
@@ -48,7 +50,7 @@ class Loaded:
     slots: GpuSlots
     stages: Stages
     runner: PassRunner
-    ranks: GpuRanks | None
+    ranks: Exchange | None
     """The group, if the model is shared out."""
 
 
@@ -89,11 +91,14 @@ def load_model(config: DeviceConfig, backend: Backend, progress: Callable[[float
     return Loaded(pool, pass_tokens, shape.max_updates, kernels, slots, stages, runner, state.ranks)
 
 
-def _ranks(backend: Backend, config: DeviceConfig, exchanged: Exchanged) -> GpuRanks | None:
+def _ranks(backend: Backend, config: DeviceConfig, exchanged: Exchanged) -> Exchange | None:
     if config.world_size == 1:
         return None
+    group = Group(config.rank, config.world_size, config.peer_timeout_s)
+    if not config.peer_to_peer:
+        return LibraryRanks(backend, group, exchanged)
     try:
-        return GpuRanks(backend, Group(config.rank, config.world_size, config.peer_timeout_s), exchanged)
+        return GpuRanks(backend, group, exchanged)
     except ValueError as error:
         raise UnsupportedModel(f"{config.folder}: {error}") from error
 

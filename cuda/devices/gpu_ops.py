@@ -8,7 +8,7 @@ Where ranks share the model, parts of sums are written where all ranks see them,
 import torch
 
 from cuda.backends.backend import Backend
-from cuda.collectives.gpu_ranks import GpuRanks
+from cuda.collectives.exchange import Exchange
 from cuda.devices.gpu_batch import BatchArrays, BatchShape, Results
 from cuda.devices.gpu_kernels import Kernels
 from cuda.devices.gpu_linear import GpuMatrix
@@ -33,7 +33,7 @@ class GpuState:
         slots: GpuSlots,
         pools: list[torch.Tensor],
         rope_table: torch.Tensor,
-        ranks: GpuRanks | None,
+        ranks: Exchange | None,
     ) -> None:
         self.shape = shape
         self.words = backend.zeros((shape.begins[-1],), torch.int32)
