@@ -6,7 +6,6 @@ other's memory. Read `cuda.check.device` for what is checked, `cuda.collectives.
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
 from typing import Any
 
 from rich.box import SIMPLE
@@ -18,12 +17,15 @@ from actors.machine import check_device as check_is_there
 from actors.settings import ConfigError
 from cuda.check.findings import Begun, Finding
 from cuda.check.watched import Lost, watched
-from cuda.collectives.peer_proof import Link, prove
+from cuda.collectives.peer_proof import Link, prove, prove_sum, verdict
 
 SILENCE_S = 180.0
 """For one case: the first on a machine compiles its kernel."""
 PLAIN_WIDTH = 240
 """Of a table that no terminal limits."""
+
+MAX_RANKS = 8
+"""Of a group."""
 
 Row = tuple[str, Finding]
 
@@ -33,7 +35,13 @@ def check(devices: Sequence[str], output: Console | None = None) -> int:
     console = output or Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
     with console.status("checking") as status:
         rows = list(_findings(devices, lambda what: status.update(f"checking {what}")))
-        links = list(_links(devices, lambda what: status.update(f"checking {what}")))
+        links: list[Link] = []
+        for alike in _kinds(devices):
+            status.update(f"checking what {', '.join(alike)} can do to each other's memory")
+            found = prove(alike)
+            links += found
+            if verdict(found) is None:
+                rows.append((alike[0].partition(":")[0], _sum_finding(alike[:MAX_RANKS])))
     console.print(_table(rows, plain=not console.is_terminal))
     if links:
         console.print(_matrix(links, plain=not console.is_terminal))
@@ -85,12 +93,17 @@ def _check_device(report: Callable[[Any], None], device: str) -> None:
     check_device(report, device)
 
 
-def _links(devices: Sequence[str], show: Callable[[str], None]) -> Iterator[Link]:
-    """Of every pair of a kind; nobody shares out a model over different ones."""
-    usable = [device for device in devices if not device.startswith("counting") and _is_there(device)]
-    for kind, alike in groupby(usable, lambda device: device.partition(":")[0]):
-        show(f"peer-to-peer between {kind} devices")
-        yield from prove(list(alike))
+def _kinds(devices: Sequence[str]) -> Iterator[list[str]]:
+    """Several devices of one kind each time: nobody shares out a model over different ones."""
+    for kind in ("cuda", "emu", "cpu"):
+        alike = [device for device in devices if device.startswith(kind) and _is_there(device)]
+        if len(alike) > 1:
+            yield alike
+
+
+def _sum_finding(devices: Sequence[str]) -> Finding:
+    wrong = prove_sum(devices)
+    return Finding(f"all-reduce of {','.join(devices)}", "FAILED" if wrong else "ok", wrong or "equal")
 
 
 def _is_there(device: str) -> bool:

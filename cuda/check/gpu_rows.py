@@ -68,7 +68,7 @@ def embed(backend: Backend, dtype: torch.dtype, sizes: Sizes) -> float:
     """Rows by token: exact; padding and tokens that are not there give zeros."""
     table = normal(1, dtype, sizes.vocab, sizes.columns)
     tokens = torch.randint(0, sizes.vocab, (3, 7), generator=torch.Generator().manual_seed(2), dtype=torch.int32)
-    tokens[1, 1], tokens[1, 2] = -1, sizes.vocab
+    tokens[1, 1], tokens[1, 2], tokens[2, 6] = -1, sizes.vocab, sizes.vocab - 1
     slots, positions = int32([0, 2, -1, 1, 1, 2]), int32([3, 6, 0, 1, 2, 0])
     out = backend.empty((6, sizes.columns), dtype)
     Gather(backend, dtype, sizes.columns).embed(
@@ -149,7 +149,7 @@ def library(backend: Backend, dtype: torch.dtype, sizes: Sizes) -> float:
 
 
 def replay(backend: Backend, dtype: torch.dtype, sizes: Sizes) -> float:
-    """A captured launch and product, replayed on other numbers, against the same calls made at once: equal."""
+    """A captured launch and product, replayed on other numbers, against the same calls made at once."""
     norm = AddRmsNorm(backend, dtype, sizes.columns, EPS)
     first, second = (normal(seed, dtype, sizes.rows, sizes.columns) for seed in (1, 2))
     weight = on_device(backend, normal(3, dtype, sizes.columns, sizes.columns))
@@ -168,7 +168,7 @@ def replay(backend: Backend, dtype: torch.dtype, sizes: Sizes) -> float:
     replayed = out.clone()
     run()
     backend.synchronize()
-    return equal_share(replayed, out)
+    return used_share(replayed, out.cpu().double().numpy(), ROUNDING[dtype], 1e-3)  # the library may choose anew
 
 
 def _whole_numbers(rows: int, depth: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -3,17 +3,23 @@
 What the fabric does to copy engines need not be what it does to the stores and loads of kernels. See `peer_end`.
 """
 
+import numpy as np
 import torch
 
-from cuda.backends.backend import Backend
+from cuda.backends.backend import Argument, Backend
+from cuda.collectives.cpu_ranks import Group
 from cuda.collectives.device_memory import DeviceMemory
-from cuda.collectives.peer_end import Mover, pattern, seconds_of
+from cuda.collectives.gpu_ranks import GpuRanks
+from cuda.collectives.gpu_slab import Exchanged
+from cuda.collectives.peer_end import Mover, Summer, pattern, seconds_of
 from cuda.collectives.peer_memory import PeerMemory
-from cuda.kernels.gather import Gather
+from cuda.kernels.gather import MAX_THREADS, SOURCE
 
 COLUMNS = 4096
 """Floats of a row: the kernel moves bits, whatever they mean."""
 GPU_ROWS, EMULATED_ROWS = 2048, 4
+SUM_ROWS = (1, 9, 40)
+SUM_TIMEOUT_S = 10.0
 
 
 def open_device_mover(device: str) -> Mover:
@@ -30,16 +36,17 @@ def open_device_mover(device: str) -> Mover:
 
 
 class DeviceMover:
-    """See `Mover`."""
+    """See `Mover`. Kernels are given a peer's memory as its bare address: no tensor of this device lies there."""
 
     small_bytes = 4 * COLUMNS
 
     def __init__(self, backend: Backend, num_rows: int) -> None:
         self.num_bytes = num_rows * self.small_bytes
+        self._num_rows = num_rows
         self._backend = backend
-        self._gather = Gather(backend, torch.float32, COLUMNS)
+        (self._take_rows,) = backend.kernels(SOURCE, ["take_rows<float>"])
         self._order = self._place(torch.arange(num_rows, dtype=torch.int32))
-        self._staged = backend.empty((num_rows, COLUMNS), torch.float32)
+        self._staged = self._place(torch.zeros((num_rows, COLUMNS)))
 
     def memory(self, rank: int) -> PeerMemory:
         """See `Mover`."""
@@ -52,25 +59,27 @@ class DeviceMover:
 
     def write(self, address: int, seed: int) -> None:
         """See `Mover`."""
-        self._copy(self._rows(address), self._place(self._pattern(seed)))
+        self._copy(np.uint64(address), self._place(self._pattern(seed)), self._num_rows)
         self._backend.synchronize()
 
     def num_wrong(self, address: int, seed: int) -> int:
         """See `Mover`."""
-        self._copy(self._staged, self._rows(address))
+        self._copy(self._staged, np.uint64(address), self._num_rows)
         self._backend.synchronize()
         return int((self._staged.cpu().view(torch.uint8) != self._pattern(seed).view(torch.uint8)).sum())
 
     def seconds(self, address: int, num_bytes: int) -> float:
         """See `Mover`."""
-        target = self._rows(address)[: num_bytes // self.small_bytes]
-        return seconds_of(lambda: self._copy(target, self._staged), self._backend.synchronize)
+        target, num_rows = np.uint64(address), num_bytes // self.small_bytes
+        return seconds_of(lambda: self._copy(target, self._staged, num_rows), self._backend.synchronize)
 
-    def _copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        self._gather.take_rows(target, source, self._order[: target.shape[0]])
+    def join(self, rank: int, world_size: int) -> Summer:
+        """See `Mover`."""
+        return DeviceSummer(self._backend, rank, world_size)
 
-    def _rows(self, address: int) -> torch.Tensor:
-        return self._backend.over(address, self.num_bytes).view(torch.float32).view(-1, COLUMNS)
+    def _copy(self, target: Argument, source: Argument, num_rows: int) -> None:
+        sizes = np.int32(self._num_rows), np.int32(COLUMNS)
+        self._take_rows((num_rows,), (MAX_THREADS,), (target, source, *sizes, self._order))
 
     def _pattern(self, seed: int) -> torch.Tensor:
         return torch.from_numpy(pattern(seed, self.num_bytes)).view(torch.float32).view(-1, COLUMNS)
@@ -80,3 +89,47 @@ class DeviceMover:
         self._backend.copy(tensor, values)
         self._backend.synchronize()
         return tensor
+
+
+class DeviceSummer:
+    """See `Summer`. Few rows and many, so that every algorithm is used that the group's size allows."""
+
+    def __init__(self, backend: Backend, rank: int, world_size: int) -> None:
+        self._backend = backend
+        self._rank, self._world_size = rank, world_size
+        exchanged = Exchanged(torch.float32, max(SUM_ROWS), COLUMNS, 1e-5)
+        self._ranks = GpuRanks(backend, Group(rank, world_size, SUM_TIMEOUT_S), exchanged)
+
+    def export(self) -> bytes:
+        """See `Summer`."""
+        return self._ranks.export()
+
+    def meet(self, handles: tuple[bytes, ...]) -> None:
+        """See `Summer`."""
+        self._ranks.open_peers(handles)
+
+    def num_wrong(self) -> int:
+        """See `Summer`."""
+        return sum(self._num_wrong(num_rows) for num_rows in SUM_ROWS)
+
+    def close(self) -> None:
+        """See `Summer`."""
+        self._ranks.close()
+
+    def _num_wrong(self, num_rows: int) -> int:
+        parts = [
+            np.random.default_rng((rank, num_rows)).normal(size=(num_rows, COLUMNS)).astype(np.float32)
+            for rank in range(self._world_size)
+        ]
+        right = parts[0].copy()
+        for part in parts[1:]:
+            right += part  # in rank order, as the kernels do
+        out = self._backend.empty(right.shape, torch.float32)
+        self._backend.copy(self._ranks.part(num_rows), torch.from_numpy(parts[self._rank]))
+        self._ranks.sum(out)
+        try:
+            self._backend.synchronize()
+        except RuntimeError:
+            self._ranks.check(0)  # a rank that did not come is named
+            raise
+        return int(np.count_nonzero(out.cpu().numpy() != right))

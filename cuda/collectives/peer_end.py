@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from cuda.collectives.peer_ends import Command, Failed, Speed
 from cuda.collectives.peer_memory import PeerMemory
-from cuda.collectives.peer_proof import Command, Failed, Speed
 from cuda.collectives.shared_memory import SharedMemory
 
 CPU_BYTES = 8 << 20
@@ -44,6 +44,25 @@ class Mover(Protocol):
     def seconds(self, address: int, num_bytes: int) -> float:
         """How long a write of so many takes, one of many."""
 
+    def join(self, rank: int, world_size: int) -> "Summer":
+        """Be a rank of a group."""
+
+
+class Summer(Protocol):
+    """A rank of a group that sums."""
+
+    def export(self) -> bytes:
+        """Its handle."""
+
+    def meet(self, handles: tuple[bytes, ...]) -> None:
+        """Open the memory of all ranks, and wait for them."""
+
+    def num_wrong(self) -> int:
+        """How many of the sums that all ranks make together are not the right ones."""
+
+    def close(self) -> None:
+        """All ranks at about the same time."""
+
 
 class CpuMover:
     """The processor."""
@@ -71,6 +90,12 @@ class CpuMover:
         source, target = np.ones(num_bytes, np.uint8), _octets(address, num_bytes)
         return seconds_of(lambda: np.copyto(target, source), lambda: None)
 
+    def join(self, rank: int, world_size: int) -> "Summer":
+        """See `Mover`."""
+        from cuda.collectives.peer_cpu_sum import CpuSummer  # noqa: PLC0415 - loads the CPU's compiler
+
+        return CpuSummer(rank, world_size)
+
 
 def open_mover(device: str) -> Mover:
     """For `cuda:N`, `emu:N` or `cpu:N`."""
@@ -88,8 +113,9 @@ class End:
         self._mover = mover
         self._memory: PeerMemory | None = None
         self._peer_at = 0
+        self._summer: Summer | None = None
 
-    def do(self, command: Command) -> object:
+    def do(self, command: Command) -> object:  # noqa: C901, PLR0911 - one arm a verb
         """Do it; what it answers."""
         match command.verb:
             case "make":
@@ -113,7 +139,22 @@ class End:
             case "free":
                 self._made.close()
                 self._memory = None
+            case "join":
+                self._summer = self._mover.join(command.rank, command.world_size)
+                return self._summer.export()
+            case "meet":
+                self._joined.meet(command.handles)
+            case "sum":
+                return self._joined.num_wrong()
+            case "leave":
+                self._joined.close()
         return None
+
+    @property
+    def _joined(self) -> Summer:
+        if self._summer is None:
+            raise RuntimeError("no group was joined")
+        return self._summer
 
     @property
     def _made(self) -> PeerMemory:

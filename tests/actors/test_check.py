@@ -45,6 +45,7 @@ def hanging(report: Callable[[Any], None], _device: str) -> None:
 @pytest.fixture(autouse=True)
 def no_peers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "prove", lambda _devices: [])
+    monkeypatch.setattr(module, "prove_sum", lambda _devices: None)
 
 
 def test_a_device_in_order_ends_with_0(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,6 +101,16 @@ def test_pairs_of_a_kind_are_proven_and_printed_as_a_matrix(monkeypatch: pytest.
     assert code == 1
     assert "2.5 GB/s 3.0 us" in shown
     assert "FAILED cpu:1 to cpu:0: lost writes (8 bytes did not arrive): shared memory" in shown
+
+
+@pytest.mark.parametrize(("wrong", "code"), [(None, 0), ("the all-reduce gives 3 wrong sums", 1)])
+def test_devices_that_reach_each_other_add_up(wrong: str | None, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "prove_sum", lambda _devices: wrong)
+    monkeypatch.setattr(module, "_check_device", in_order)
+    found, shown = checked(["cpu:0", "cpu:1"])
+    assert found == code
+    assert "all-reduce of cpu:0,cpu:1" in shown
+    assert ("gives 3 wrong sums" in shown) == (wrong is not None)
 
 
 def test_the_node_checks_this_machines_processor() -> None:

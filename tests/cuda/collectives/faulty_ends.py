@@ -5,8 +5,8 @@ import threading
 from multiprocessing.connection import Connection
 from typing import Any
 
-from cuda.collectives.errors import PeerMemoryFailed
-from cuda.collectives.peer_end import CpuMover, serve_mover
+from cuda.collectives.errors import PeerMemoryFailed, PeerTimeout
+from cuda.collectives.peer_end import CpuMover, Summer, serve_mover
 from cuda.collectives.peer_memory import PeerMemory
 from cuda.collectives.shared_memory import SharedMemory
 
@@ -58,9 +58,60 @@ class NeverStarts(CpuMover):
         raise RuntimeError("no such device")
 
 
-FAULTS = {fault.__name__: fault for fault in (Loses, ReadsStale, Refuses, Hangs, Dies, NeverStarts)}
+class Sums(CpuMover):
+    """Of a group in which nothing is computed."""
+
+    def join(self, rank: int, world_size: int) -> Summer:  # noqa: ARG002 - as its base
+        return NoSums()
+
+
+class NoSums:
+    def export(self) -> bytes:
+        return b""
+
+    def meet(self, handles: tuple[bytes, ...]) -> None:
+        pass
+
+    def num_wrong(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        pass
+
+
+class SumsWrong(Sums):
+    def join(self, rank: int, world_size: int) -> Summer:  # noqa: ARG002 - as its base
+        class Wrong(NoSums):
+            def num_wrong(self) -> int:
+                return 7
+
+        return Wrong()
+
+
+class SumsLate(Sums):
+    def join(self, rank: int, world_size: int) -> Summer:  # noqa: ARG002 - as its base
+        class Late(NoSums):
+            def num_wrong(self) -> int:
+                return int(threading.Event().wait())
+
+        return Late()
+
+
+class SumsFail(Sums):
+    def join(self, rank: int, world_size: int) -> Summer:  # noqa: ARG002 - as its base
+        class Fails(NoSums):
+            def num_wrong(self) -> int:
+                raise PeerTimeout("rank 0 waited 1 s for rank 1")
+
+        return Fails()
+
+
+FAULTS = {
+    fault.__name__: fault
+    for fault in (Loses, ReadsStale, Refuses, Hangs, Dies, NeverStarts, SumsWrong, SumsLate, SumsFail)
+}
 
 
 def serve_fault(commands: "Connection[Any, Any]", device: str) -> None:
     """`device` is the fault's name; any other is in order."""
-    serve_mover(commands, FAULTS.get(device, CpuMover))
+    serve_mover(commands, FAULTS.get(device, Sums))

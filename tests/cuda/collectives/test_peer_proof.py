@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from cuda.collectives.peer_proof import Link, prove, verdict
+from cuda.collectives.peer_proof import Link, prove, prove_sum, verdict
 from tests.cuda.collectives.faulty_ends import serve_fault
 from tests.cuda.kernels.combinations import needs_compiler
 
@@ -27,6 +27,28 @@ def test_devices_in_order_are_fit_in_both_directions() -> None:
 def test_kernels_of_emulated_devices_reach_each_others_memory() -> None:
     links = prove(["emu:0", "emu:1"])
     assert [link.outcome for link in links] == ["ok", "ok"]
+
+
+@pytest.mark.parametrize(
+    "devices", [["cpu:0", "cpu:1"], pytest.param(["emu:0", "emu:1", "emu:2"], marks=needs_compiler)]
+)
+def test_devices_in_order_add_up(devices: list[str]) -> None:
+    assert prove_sum(devices) is None
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("SumsWrong", "gives 7 wrong sums, falling back"),
+        ("SumsLate", "hang (SumsLate did not answer within 1 s), falling back"),
+        ("SumsFail", "failed (rank 0 waited 1 s for rank 1), falling back"),
+    ],
+)
+def test_sums_that_are_wrong_late_or_fail_are_said(fault: str, said: str) -> None:
+    line = prove_sum(["cpu:1", fault], serve=serve_fault, answer_s=1)
+    assert line is not None
+    assert line.startswith(f"the all-reduce of cpu:1,{fault}")
+    assert line.endswith(said)
 
 
 @pytest.mark.parametrize(
