@@ -89,7 +89,9 @@ class Bench:
     ceilings: Ceilings
     report: Report
 
-    def measure(self, what: str, make: Callable[[], Callable[[], object]], num_bytes: int, flops: float = 0) -> None:
+    def measure(
+        self, what: str, make: Callable[[], Callable[[], object]], num_bytes: int, flops: float = 0, **more: float
+    ) -> None:
         """Report what a call that `make` makes takes; each one has data of its own, of `num_bytes` read and written."""
         count = max(1, min(64, -(-self.scale.spread_bytes // num_bytes)))
         try:
@@ -100,7 +102,7 @@ class Bench:
         except (RuntimeError, ValueError, TypeError) as error:  # the next one may do better
             self.report({"what": what, "error": f"{type(error).__name__}: {error}"})
         else:
-            self.report(self.ceilings.figure(what, seconds, num_bytes, flops))
+            self.report(self.ceilings.figure(what, seconds, num_bytes, flops) | more)
 
     def normal(self, *shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
         return self.backend.empty(shape, dtype).normal_()

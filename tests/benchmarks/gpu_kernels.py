@@ -18,6 +18,8 @@ from tests.benchmarks.gpu_figures import Bench, Ceilings, Report, Scale
 
 HALF = torch.bfloat16
 PAGE_SIZE = 16
+ATTENTION_BAR, ATTENTION_BAR_BYTES = 0.8, 100e6
+GEMV_BAR = 0.85
 SAMPLINGS = {
     "greedy": SlotSettings(temperature=0),
     "draw": SlotSettings(),
@@ -96,7 +98,8 @@ def measure_linears(report: Report, scale: Scale, ceilings: Ceilings) -> None:
                     )
 
                 num_bytes = 2 * (outputs * depth + rows * (outputs + depth))
-                bench.measure(f"{kernel} {name}, {rows} rows", make, num_bytes, 2.0 * rows * outputs * depth)
+                more = {"bar": GEMV_BAR} if kernel == "gemv" else {}
+                bench.measure(f"{kernel} {name}, {rows} rows", make, num_bytes, 2.0 * rows * outputs * depth, **more)
 
 
 def measure_attention(report: Report, scale: Scale, ceilings: Ceilings) -> None:
@@ -132,7 +135,8 @@ def _measure_attention(bench: Bench, what: str, segments: list[tuple[int, int, i
     num_keys = sum(start + count for _, start, count in segments)
     num_pairs = sum(count * start + count * (count + 1) // 2 for _, start, count in segments)
     num_bytes = 4 * num_keys * kv_heads * dim + 4 * num_tokens * heads * dim
-    bench.measure(f"attention, {what}", make, num_bytes, 4.0 * num_pairs * heads * dim)
+    more = {"bar": ATTENTION_BAR} if num_bytes >= ATTENTION_BAR_BYTES else {}
+    bench.measure(f"attention, {what}", make, num_bytes, 4.0 * num_pairs * heads * dim, **more)
 
 
 def measure_sampler(report: Report, scale: Scale, ceilings: Ceilings) -> None:

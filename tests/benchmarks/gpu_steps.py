@@ -26,6 +26,7 @@ PAGE_SIZE = 16
 HEADROOM_BYTES = 6 << 30
 """Of buffers and of the library."""
 WARM_STEPS = 4
+STEP_BAR, IDLE_BAR = round(1 / 1.18, 4), 0.01
 
 
 def measure_steps(report: Report, scale: Scale, ceilings: Ceilings) -> None:
@@ -62,7 +63,7 @@ def _measure(report: Report, decoder: "_Decoder", num_steps: int, floor_s: float
 
     decoder.run(WARM_STEPS)
     seconds, idle_s = decoder.run(num_steps)
-    figure("step, pipelined", seconds, idle_share=round(idle_s / seconds, 5))
+    figure("step, pipelined", seconds, bar=STEP_BAR, idle_share=round(idle_s / seconds, 5), idle_bar=IDLE_BAR)
     replay_s = decoder.replay_seconds(num_steps)
     figure("step, graphs back to back", replay_s, host_gap_share=round(1 - replay_s / seconds, 4))
     with decoder.eager():

@@ -2,11 +2,14 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.benchmarks import gpu
+from cuda.backends.emulated import EmulatedBackend
+from cuda.emulator import Settings
+from tests.benchmarks import gpu, gpu_all_reduce, gpu_figures, gpu_steps
 from tests.benchmarks.gpu import Measure
 from tests.benchmarks.gpu_all_reduce import measure_all_reduce
 from tests.benchmarks.gpu_figures import Bench, Ceilings, Scale
@@ -67,3 +70,24 @@ def test_an_item_that_fails_is_recorded_and_the_others_go_on(tmp_path: Path, mon
     assert written["ceilings_measured"]
     assert written["machine"]["ok"]
     assert written["commit"]
+
+
+def test_the_lines_that_only_a_gpu_reaches_run_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    h200 = SimpleNamespace(name="NVIDIA H200", total_memory=141 << 30, major=9, minor=0, multi_processor_count=132)
+    monkeypatch.setattr(gpu_figures, "GpuBackend", lambda number: EmulatedBackend(Settings(device=number)))
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda _index: h200)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 3)
+    monkeypatch.setattr("cuda.check.device.gpu_software", lambda: {"driver": "580.1"})
+    monkeypatch.setattr(gpu_all_reduce, "ROWS", (1, 2))
+    monkeypatch.setattr(gpu_all_reduce, "CALLS", 2)
+    monkeypatch.setattr(gpu_all_reduce, "_nccl_seconds", lambda *_: 1e-3)
+    monkeypatch.setattr(gpu_steps, "HEADROOM_BYTES", 1 << 20)
+    scale = Scale.small("cuda:0")
+    figures: list[dict[str, Any]] = []
+    gpu.describe_machine(figures.append, scale)
+    assert figures[0]["device"] == "NVIDIA H200"
+    for measure in (measure_steps, measure_all_reduce):
+        measure(figures.append, scale, CEILINGS)
+    assert figures[-1]["nccl_us"] == 1000
+    assert "3 ranks" in figures[-1]["what"]
+    assert not [figure for figure in figures if "error" in figure]

@@ -1,16 +1,18 @@
 """What a device's check finds: all right in check mode, and bugs planted in each kernel, one of them at a time."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from cuda.backends.emulated import EmulatedBackend
-from cuda.check import cpu_cases
+from cuda.backends.errors import MissingPart
+from cuda.check import cpu_cases, device
 from cuda.check.ceilings import ceiling_of
 from cuda.check.device import check_kernels
 from cuda.check.findings import Begun, Finding
-from cuda.check.gpu_cases import CASES, SMALL
+from cuda.check.gpu_cases import CASES, FLOAT, HALF, SMALL
 from cuda.emulator import Settings
 from tests.cuda.kernels.combinations import needs_compiler
 from tests.cuda.kernels.mutants import Mutant, plant
@@ -69,3 +71,30 @@ def test_gpus_are_known_by_their_drivers_names() -> None:
     assert h200.bandwidth == 4.8e12
     assert unknown is None
     assert ceiling_of("NVIDIA H100 PCIe") != ceiling_of("NVIDIA H100 80GB HBM3")
+
+
+@needs_compiler
+def test_a_gpus_check_describes_and_measures_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    h200 = SimpleNamespace(name="NVIDIA H200", total_memory=141 << 30, major=9, minor=0, multi_processor_count=132)
+    monkeypatch.setattr("cuda.backends.gpu.GpuBackend", lambda _index: EmulatedBackend())
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda _index: h200)
+    monkeypatch.setattr(device, "gpu_software", lambda: {"driver": "580.1", "CUDA": "13.0"})
+    monkeypatch.setattr(device, "COPIED_BYTES", 1 << 16)
+    monkeypatch.setattr(device, "GEMM_SIZE", {FLOAT: 32, HALF: 32})
+    said: list[Any] = []
+    device.check_device(said.append, "cuda:0")
+    found = {one.subject: one for one in said if isinstance(one, Finding)}
+    assert "FAILED" not in {one.outcome for one in found.values()}
+    assert "compute capability 9.0, 132 SMs" in found["NVIDIA H200"].measured
+    assert found["software"].measured == "driver 580.1, CUDA 13.0"
+    assert found["copy bandwidth"].limit.endswith("% of the advertised 4,800")
+    assert found["library's GEMM speed bfloat16"].limit.endswith("% of the advertised 989,000")
+
+
+def test_versions_are_told_of_what_is_installed() -> None:
+    try:
+        software = device.gpu_software()
+    except MissingPart as missing:
+        pytest.skip(str(missing))
+    assert software["torch"].startswith("2.")
+    assert set(software) == {"driver", "CUDA", "torch", "CuPy", "NVRTC"}
