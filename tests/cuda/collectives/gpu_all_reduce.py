@@ -1,6 +1,7 @@
 """GPU ranks that exchange many times, as layers do: kernels write the parts, and read sums and logits."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -9,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from cuda.backends.backend import Launch
+from cuda.backends.backend import Backend, Launch
 from cuda.backends.emulated import KERNELS, EmulatedBackend
+from cuda.backends.gpu import GpuBackend
 from cuda.collectives.cpu_ranks import Group
 from cuda.collectives.gpu_ranks import GpuRanks
 from cuda.collectives.gpu_slab import Exchanged, Thresholds
@@ -48,6 +50,16 @@ class Job:
     late: bool = False
     """Ranks are late at random."""
     timeout_s: float = 20.0
+    num_gpus: int = 0
+    """Real ones, which the ranks share; none: the emulator."""
+
+    def open(self, rank: int) -> Backend:
+        """A backend for one rank, whose launches have `num_blocks` blocks."""
+        if not self.num_gpus:
+            return Planted(self, rank)
+        backend = GpuBackend(rank % self.num_gpus)
+        backend.num_multiprocessors = self.num_blocks
+        return backend
 
     @property
     def exchanged(self) -> Exchanged:
@@ -88,7 +100,7 @@ class Inputs:
 
 def expected(job: Job, run: int) -> Floats:
     """What every rank finds: sums in rank order, in float32, rounded once; the norm as `AddRmsNorm` has it."""
-    backend = EmulatedBackend()
+    backend = job.open(0)
     norm = AddRmsNorm(backend, job.dtype, job.width, EPS)
     inputs = [Inputs.of(job, rank, run) for rank in range(job.world_size)]
     residual, weight = starting_values(backend, job)
@@ -106,7 +118,7 @@ def expected(job: Job, run: int) -> Floats:
             delta = on_device(backend, sums)
             norm(out, residual[:num_rows], delta, weight)
             backend.synchronize()
-            found += [out.clone(), residual[:num_rows].clone()]
+            found += [out.cpu(), residual[:num_rows].cpu().clone()]
         found += [torch.cat([each.logits[index] for each in inputs], 1)] * num_gathers(index)
     backend.close()
     return flat(found)
@@ -122,7 +134,7 @@ def num_gathers(index: int) -> int:
     return 2 if index % 3 == 2 else 0
 
 
-def starting_values(backend: EmulatedBackend, job: Job) -> tuple[torch.Tensor, torch.Tensor]:
+def starting_values(backend: Backend, job: Job) -> tuple[torch.Tensor, torch.Tensor]:
     """The residual before the first round, and the norm's weight."""
     random = np.random.default_rng(5)
     residual, weight = (
@@ -131,20 +143,21 @@ def starting_values(backend: EmulatedBackend, job: Job) -> tuple[torch.Tensor, t
     return on_device(backend, residual), on_device(backend, weight)
 
 
-def on_device(backend: EmulatedBackend, values: torch.Tensor) -> torch.Tensor:
+def on_device(backend: Backend, values: torch.Tensor) -> torch.Tensor:
     tensor = backend.empty(values.shape, values.dtype)
     backend.copy(tensor, values)
     return tensor
 
 
 def flat(tensors: Sequence[torch.Tensor]) -> Floats:
-    return np.concatenate([tensor.float().numpy().ravel() for tensor in tensors])
+    return np.concatenate([tensor.float().cpu().numpy().ravel() for tensor in tensors])
 
 
 class Planted(EmulatedBackend):
     """Takes the kernels that exchange from the job's folder, and all others from where they are."""
 
-    def __init__(self, settings: Settings, job: Job) -> None:
+    def __init__(self, job: Job, rank: int) -> None:
+        settings = Settings(job.settings.mode, job.settings.seed + rank, watchdog_s=60.0, device=rank)
         super().__init__(settings, num_multiprocessors=job.num_blocks)
         self._planted = job.sources
 
@@ -158,8 +171,7 @@ class Rank:
 
     def __init__(self, job: Job, rank: int) -> None:
         self._job, self._rank = job, rank
-        settings = Settings(job.settings.mode, job.settings.seed + rank, watchdog_s=60.0, device=rank)
-        self._backend = Planted(settings, job)
+        self._backend = job.open(rank)
         exchanged = job.exchanged
         self.ranks = GpuRanks(
             self._backend,
@@ -214,3 +226,15 @@ class Rank:
     def _be_late(self) -> None:
         if self._job.late and self._random.random() < 0.3:
             self._backend.copy(self._late[0], self._late[1])
+
+
+def run_threads(job: Job, runs: int = 1) -> None:
+    """All that the ranks find against what they should, bit by bit."""
+    with ThreadPoolExecutor(job.world_size) as threads:
+        ranks = list(threads.map(job.start, range(job.world_size)))
+        handles = [rank.ranks.export() for rank in ranks]
+        list(threads.map(lambda rank: rank.open_peers(handles), ranks))
+        for run in range(runs):
+            for found in threads.map(lambda rank, run=run: rank.run(run), ranks):
+                np.testing.assert_array_equal(found.view(np.int32), expected(job, run).view(np.int32))
+        list(threads.map(lambda rank: rank.close(), ranks))

@@ -6,8 +6,8 @@ import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -15,25 +15,13 @@ from cuda.collectives.errors import PeerMemoryFailed, PeerTimeout
 from cuda.emulator import Settings
 from cuda.emulator.build import Mode
 from tests.cuda.collectives.all_reduce import digest
-from tests.cuda.collectives.gpu_all_reduce import Job, expected
+from tests.cuda.collectives.gpu_all_reduce import Job, expected, run_threads
 from tests.cuda.collectives.rank_process import RankProcess, open_group
 from tests.cuda.kernels.combinations import each_way, needs_compiler
 
 NEAR_WRAPS = (2**31 - 6, 2**32 - 6)
 """Within 24 exchanges the numbers of meetings wrap; those of exchanges too with the second."""
 CHECK: Mode = "check"
-
-
-def run_threads(job: Job, runs: int = 1) -> None:
-    """All that the ranks find against what they should, bit by bit."""
-    with ThreadPoolExecutor(job.world_size) as threads:
-        ranks = list(threads.map(job.start, range(job.world_size)))
-        handles = [rank.ranks.export() for rank in ranks]
-        list(threads.map(lambda rank: rank.open_peers(handles), ranks))
-        for run in range(runs):
-            for found in threads.map(lambda rank, run=run: rank.run(run), ranks):
-                np.testing.assert_array_equal(found.view(np.int32), expected(job, run).view(np.int32))
-        list(threads.map(lambda rank: rank.close(), ranks))
 
 
 @needs_compiler
@@ -139,6 +127,22 @@ def test_a_rank_that_does_not_run_the_step_is_named() -> None:
         present.run(7)
     present.close()
     absent.close()
+
+
+@needs_compiler
+def test_what_a_killed_rank_leaves_is_swept_by_the_next() -> None:
+    process = RankProcess()
+    process.send("make", Job(2), 0)
+    process.receive()
+    process.close()
+    left = left_by(process.pid)
+    assert any(name.endswith(".ledger") for name in left)
+    Job(2).start(0).close()
+    assert left_by(process.pid) == []
+
+
+def left_by(pid: int) -> list[str]:
+    return [path.name for path in Path("/dev/shm").glob(f"tokenstage-*-{pid}-*")]  # noqa: S108 - where shared memory is
 
 
 @needs_compiler

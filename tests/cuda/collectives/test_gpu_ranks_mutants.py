@@ -48,14 +48,8 @@ MUTANTS = {
     "generations not counted": Mutant(SOURCE, "*generation_of(group) = generation;", ";", SEEN),
     "both meetings have one number": Mutant(SOURCE, "return 2 * generation;", "return 2 * generation + 1;", SEEN),
     "one slot for both parities": Mutant(SOURCE, "generation % 2 * group", "0 * group", SEEN),
-    "one slot for all ranks": Mutant(SOURCE, "group.num_ranks + peer;", "group.num_ranks;", SEEN),
     "the own part first": Mutant(SOURCE, "source(rank)", "source((group.rank + rank) % group.num_ranks)", WRONG),
-    "a rank's part left out": Mutant(
-        SOURCE, "rank >= group.num_ranks) break", "rank >= group.num_ranks - 1) break", WRONG
-    ),
     "flags of the blocks that have rows only": Mutant(SOURCE, STORE, "if (blockIdx.x < 1) " + STORE, LATE),
-    "the last vectors in no rank's share": Mutant(SOURCE, "+ group.num_ranks - 1) / group", ") / group", SEEN),
-    "logits at the first columns": Mutant(SOURCE, "* num_columns + first + i", "* num_columns + i", SEEN),
     "a barrier more, which is harmless": Mutant(SOURCE, BEFORE, 2 * BEFORE),
 }
 
