@@ -188,7 +188,8 @@ class _Loaded:
         self._cooperative = cooperative
 
     def launch(self, grid: Size, block: Size, args: Sequence[np.generic], shared_bytes: int) -> None:
-        self._function(grid, block, args, shared_bytes, self._backend.enter(), self._cooperative)
+        values = [by_value(arg) for arg in args]
+        self._function(grid, block, values, shared_bytes, self._backend.enter(), self._cooperative)
 
     def allow_shared(self, num_bytes: int) -> None:
         self._backend.enter()
@@ -211,6 +212,11 @@ class _Memory:
             "data": (address, False),
             "version": 3,
         }
+
+
+def by_value(arg: np.generic) -> Any:  # noqa: ANN401 - a scalar or an array
+    """An argument as CuPy passes it by value: structures as arrays of one element."""
+    return np.asarray(arg) if isinstance(arg, np.void) else arg
 
 
 class _Event:

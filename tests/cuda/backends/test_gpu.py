@@ -1,12 +1,13 @@
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
 from cuda.backends import gpu
 from cuda.backends.errors import MissingPart
-from cuda.backends.gpu import GpuBackend, architecture_for, check_gpu
+from cuda.backends.gpu import GpuBackend, architecture_for, by_value, check_gpu
 
 H200 = (9, 0)
 
@@ -97,3 +98,11 @@ def test_a_generation_without_kernels_is_refused(capability: tuple[int, int]) ->
     )
     with pytest.raises(MissingPart, match=f"^{expected}$"):
         architecture_for(capability, "Quadro")
+
+
+def test_a_structure_is_passed_as_cupy_takes_it_an_array_of_one_element() -> None:
+    structure = np.array([(7, 8)], np.dtype([("address", np.uint64), ("count", np.int32)]))[0]
+    value = by_value(structure)
+    assert isinstance(value, np.ndarray)
+    assert (value.size, value.tobytes()) == (1, structure.tobytes())
+    assert by_value(np.int32(3)) == np.int32(3)
