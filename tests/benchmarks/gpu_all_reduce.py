@@ -24,7 +24,7 @@ def measure_all_reduce(report: Report, scale: Scale, _ceilings: Ceilings) -> Non
     """Microseconds of one of many in a captured graph, by bytes of a rank's part."""
     world_size = min(MAX_RANKS, torch.cuda.device_count()) if scale.is_gpu else 2
     if world_size < 2:
-        report({"what": "all-reduce: there is one GPU", "skipped": True})
+        report({"what": "all-reduce: it takes two GPUs", "skipped": True})
         return
     all_rows = ROWS if scale.is_gpu else ROWS[:2]
     calls = CALLS if scale.is_gpu else 2

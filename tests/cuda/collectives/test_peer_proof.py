@@ -29,9 +29,7 @@ def test_kernels_of_emulated_devices_reach_each_others_memory() -> None:
     assert [link.outcome for link in links] == ["ok", "ok"]
 
 
-@pytest.mark.parametrize(
-    "devices", [["cpu:0", "cpu:1"], pytest.param(["emu:0", "emu:1", "emu:2"], marks=needs_compiler)]
-)
+@pytest.mark.parametrize("devices", [["cpu:0", "cpu:1"], pytest.param(["emu:0", "emu:1"], marks=needs_compiler)])
 def test_devices_in_order_add_up(devices: list[str]) -> None:
     assert prove_sum(devices) is None
 
@@ -40,12 +38,12 @@ def test_devices_in_order_add_up(devices: list[str]) -> None:
     ("fault", "said"),
     [
         ("SumsWrong", "gives 7 wrong sums, falling back"),
-        ("SumsLate", "hang (SumsLate did not answer within 1 s), falling back"),
+        ("SumsLate", "hang (SumsLate did not answer within 2 s), falling back"),
         ("SumsFail", "failed (rank 0 waited 1 s for rank 1), falling back"),
     ],
 )
 def test_sums_that_are_wrong_late_or_fail_are_said(fault: str, said: str) -> None:
-    line = prove_sum(["cpu:1", fault], serve=serve_fault, answer_s=1)
+    line = prove_sum(["cpu:1", fault], serve=serve_fault, answer_s=2 if fault == "SumsLate" else 30)
     assert line is not None
     assert line.startswith(f"the all-reduce of cpu:1,{fault}")
     assert line.endswith(said)
@@ -57,12 +55,12 @@ def test_sums_that_are_wrong_late_or_fail_are_said(fault: str, said: str) -> Non
         ("Loses", "lost writes", "8388608 bytes did not arrive"),
         ("ReadsStale", "lost writes", "4096 bytes that did arrive are read back wrong"),
         ("Refuses", "refused mapping", "peer access is not supported"),
-        ("Hangs", "hang", "Hangs did not answer within 1 s"),
+        ("Hangs", "hang", "Hangs did not answer within 2 s"),
         ("Dies", "failed", "the process of Dies ended with 3"),
     ],
 )
 def test_a_fault_of_one_direction_is_named_and_the_other_is_proven(fault: str, outcome: str, detail: str) -> None:
-    there, back = prove([fault, "cpu:1"], serve=serve_fault, answer_s=1)
+    there, back = prove([fault, "cpu:1"], serve=serve_fault, answer_s=2 if fault == "Hangs" else 30)
     assert (there.outcome, there.detail) == (outcome, detail)
     assert back.outcome == "ok"
     line = verdict([there, back])
