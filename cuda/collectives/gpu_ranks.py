@@ -30,11 +30,9 @@ class _Handles(msgspec.Struct, frozen=True, array_like=True):
 
 
 class GpuRanks:
-    """One rank's end. `export`, `open_peers`; then all ranks make the same calls in the same order.
+    """See `Exchange`. ValueError for more than 8 ranks, or a row that the kernels cannot take.
 
-    ValueError for more than 8 ranks, or a row that the kernels cannot take; PeerMemoryFailed and PeerTimeout as
-    `cuda.collectives.errors` has them. `first_generation` is the number (uint32, the same on all ranks) from which
-    calls are counted.
+    `first_generation` is the number (uint32, the same on all ranks) from which calls are counted.
     """
 
     def __init__(
@@ -64,11 +62,11 @@ class GpuRanks:
         self._patience_s = CLOSE_S
 
     def export(self) -> bytes:
-        """The handle under which the other ranks find this one."""
+        """See `Exchange`."""
         return msgspec.msgpack.encode(_Handles(self._memory.export(), self._meeting.export()))
 
     def open_peers(self, handles: Sequence[bytes]) -> None:
-        """Meet all ranks, given in rank order, own included. PeerTimeout if one does not come."""
+        """See `Exchange`. PeerTimeout if a rank does not come."""
         told = [msgspec.msgpack.decode(handle, type=_Handles) for handle in handles]
         addresses = self._memory.open_peers([each.slab for each in told])
         self._meeting.open_peers([each.page for each in told])
@@ -80,12 +78,12 @@ class GpuRanks:
         self._described = self._describe(addresses)
 
     def part(self, num_rows: int) -> torch.Tensor:
-        """[num_rows, E] that the next sum takes: who writes it does so on the backend's stream."""
+        """See `Exchange`."""
         exchanged = self._exchanged
         return self._rows(self._layout.parts, num_rows, exchanged.hidden_size, exchanged.dtype)
 
     def all_reduce_add_rms_norm(self, out: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> None:
-        """Add the sum of all ranks' parts to `residual` [T, E]; its norm times `weight` [E] goes to `out` [T, E]."""
+        """See `Exchange`."""
         for rows in self._layout.rounds(out.shape[0]):
             if self._is_one_shot(rows):
                 self._reduce.one_shot_norm(self._described, rows.start, out[rows], residual[rows], weight)
@@ -93,7 +91,7 @@ class GpuRanks:
                 self._norm(out[rows], residual[rows], self._two_shot(rows), weight)
 
     def sum(self, out: torch.Tensor) -> None:
-        """The sum of all ranks' parts to `out` [T, E]."""
+        """See `Exchange`."""
         for rows in self._layout.rounds(out.shape[0]):
             if self._is_one_shot(rows):
                 self._reduce.one_shot(self._described, rows.start, out[rows])
@@ -101,7 +99,7 @@ class GpuRanks:
                 self._backend.copy(out[rows], self._two_shot(rows))
 
     def gather_logits(self, mine: torch.Tensor) -> torch.Tensor:
-        """[R, V] from every rank's columns, `mine` [R, own] float32; the caller's to write until the next call."""
+        """See `Exchange`."""
         num_rows = mine.shape[0]
         if num_rows:
             own = self._exchanged.vocabulary[self._group.rank]
@@ -110,19 +108,19 @@ class GpuRanks:
 
     @property
     def logits(self) -> torch.Tensor:
-        """[most R, V]: what `gather_logits` gives the first rows of."""
+        """See `Exchange`."""
         exchanged = self._exchanged
         return self._rows(self._layout.logits, exchanged.max_rows, exchanged.num_columns, torch.float32)
 
     def check(self, step: int) -> None:
-        """PeerTimeout if what failed on the device, in `step`, is that a rank did not come."""
+        """See `Exchange`."""
         word = int(self._error[0]) & (1 << 64) - 1
         if word:
             exchange = word >> 33  # behind the peer's number, meetings; two of them an exchange
             raise self._late((word & 0xFF) - 1, f"in exchange {exchange} (step {step})")
 
     def close(self) -> None:
-        """Free the slab when no rank uses it any more; tensors given out must not be used then."""
+        """See `Exchange`. The slab is freed when no rank uses it any more."""
         try:
             self._backend.synchronize()
         except RuntimeError:  # told before, and the group is lost

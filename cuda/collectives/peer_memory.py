@@ -1,6 +1,7 @@
 """The seam between the ranks of a group: memory that one rank owns and all ranks address.
 
-Implementation: `cuda.collectives.shared_memory.SharedMemory`. Who holds what when:
+Implementations: `cuda.collectives.shared_memory.SharedMemory`, and `cuda.collectives.device_memory.DeviceMemory` of
+GPUs, which is gone for its peers too when its maker frees it. Who holds what when:
 
     own memory    made by the constructor, zeroed; gone after `close`
     handles       made by `export`; good until its owner calls `seal`, or `close`
