@@ -153,6 +153,8 @@ def _from_file(path: Path) -> dict[str, Any]:
         place = f"{name} in {path}"
         setting = _known(name.replace("-", "_"), place)
         given_texts = [str(item) for item in given] if isinstance(given, list) else str(given)
+        if isinstance(given_texts, list) and not setting.repeats:
+            raise ConfigError(f"{place}: is a list; give one value in quotes, such as {','.join(given_texts)!r}")
         values[setting.key] = _read(setting, given_texts, place)
     return values
 

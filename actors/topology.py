@@ -66,8 +66,10 @@ def grouped(devices: tuple[str, ...], size: int) -> tuple[Group, ...]:
 
 
 def _example(device: str, size: int) -> str:
+    """Short, whatever number somebody has typed."""
     kind = device.partition(":")[0]
-    return ",".join(f"{kind}:{number}" for number in range(size))
+    named = [f"{kind}:{number}" for number in range(min(size, 4))]
+    return ",".join(named if size <= len(named) else [*named, "..."])
 
 
 def _read_group(entry: str) -> Group:

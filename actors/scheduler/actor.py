@@ -143,7 +143,7 @@ class SchedulerActor(Actor[SchedulerInbox]):
         if group is None:
             return  # of an earlier life of the worker
         try:
-            agreed = self._ranks[index].answered(rank, result, group, now)
+            agreed = self._ranks[index].answered(rank, result, group)
         except RanksDisagree as error:
             self._fail(str(error))
             return
@@ -192,15 +192,17 @@ class SchedulerActor(Actor[SchedulerInbox]):
     async def _tick(self) -> None:
         while True:
             await self._clock.sleep(TICK_S)
-            now = self._clock.now()
-            self._scheduler.expire(now)
-            self._look_for_overdue_ranks(now)
+            self._scheduler.expire(self._clock.now())
+            self._look_for_overdue_ranks()
             await self.after_batch()
 
-    def _look_for_overdue_ranks(self, now: float) -> None:
-        """A rank that is stopped while the others do not wait for it in a step would be missed by nobody else."""
+    def _look_for_overdue_ranks(self) -> None:
+        """A rank that is stopped while the others do not wait for it in a step would be missed by nobody else.
+
+        Counted in ticks: in the time that the whole node was stopped no rank could answer.
+        """
         for index, group in self._scheduler.groups.items():
-            if words := self._ranks[index].overdue(group, now, self._config.peer_timeout_s):
+            if words := self._ranks[index].overdue(group, TICK_S, self._config.peer_timeout_s):
                 self._fail(words)
 
     def _fail(self, reason: str) -> None:

@@ -23,8 +23,10 @@ class Ranks:
         self._group = group
         self._exports: list[MemoryExported | None] = [None] * num_ranks
         self._pools: list[WorkerReady | None] = [None] * num_ranks
-        self._answers: list[deque[tuple[StepResult, float]]] = [deque() for _ in range(num_ranks)]
-        """Of each rank, with the time of arrival: to the oldest steps in flight, while another rank's is missing."""
+        self._answers: list[deque[StepResult]] = [deque() for _ in range(num_ranks)]
+        """Of each rank: to the oldest steps in flight, while another rank's is missing."""
+        self._waited_s = 0.0
+        """For the answers to the oldest step that only some ranks have answered."""
 
     # ---- the start --------------------------------------------------------------------------------------------------
 
@@ -48,7 +50,7 @@ class Ranks:
 
     # ---- steps ------------------------------------------------------------------------------------------------------
 
-    def answered(self, rank: int, result: StepResult, group: Group, now: float) -> StepResult | None:
+    def answered(self, rank: int, result: StepResult, group: Group) -> StepResult | None:
         """Return the group's answer if this completes it; None if another rank's is missing, or if `result` is stale.
 
         Raises RanksDisagree.
@@ -58,20 +60,24 @@ class Ranks:
         is_awaited = len(answers) < len(in_flight) and result.step == in_flight[len(answers)].step
         if result.epoch != group.epoch or not is_awaited:
             return None
-        answers.append((result, now))
+        answers.append(result)
         if not all(self._answers):
             return None
-        return self._agreed([answers.popleft()[0] for answers in self._answers])
+        self._waited_s = 0.0
+        return self._agreed([answers.popleft() for answers in self._answers])
 
-    def overdue(self, group: Group, now: float, timeout_s: float) -> str | None:
-        """Who has not answered a step that another rank has answered `timeout_s` ago; None if nobody."""
-        arrivals = [answers[0][1] for answers in self._answers if answers]
-        if not arrivals or now - min(arrivals) < timeout_s:
+    def overdue(self, group: Group, elapsed_s: float, timeout_s: float) -> str | None:
+        """Who has not answered a step `timeout_s` after another rank has, or None; asked again every `elapsed_s`."""
+        if not any(self._answers):
+            return None
+        self._waited_s += elapsed_s
+        if self._waited_s < timeout_s:
             return None
         missing = ", ".join(str(rank) for rank, answers in enumerate(self._answers) if not answers)
-        waited_s = now - min(arrivals)
         step = group.in_flight[0].step
-        return f"group {self._group}: step {step} has no answer of rank {missing} {waited_s:.1f} s after the first one"
+        return (
+            f"group {self._group}: step {step} has no answer of rank {missing} {self._waited_s:.1f} s after another's"
+        )
 
     def _agreed(self, results: list[StepResult]) -> StepResult:
         for rank in range(1, len(results)):

@@ -22,6 +22,8 @@ LATE_RANK, LATE_MEETING = 0, 1
 
 _TIME = 2  # of a status: two words that the clock is read into
 _PAUSES = 2000  # tens of microseconds: longer than ranks on cores of their own are apart
+_LOOKS = 8
+"""In a timeout, at least: a rank that looks less often was stopped itself, perhaps with the whole node: no waiting."""
 _CLOCK = time.CLOCK_MONOTONIC
 _yield_core = types.ExternalFunction("sched_yield", types.int32())
 _clock_gettime: Any = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.int64))
@@ -52,7 +54,7 @@ def meet(
     # Release: the sums that this rank's threads wrote are seen before the flag. They were all written, or read, before
     # this thread got here, because it waited (acquire) for every piece of the instructions before.
     store_release_int(flag_of[rank], number)
-    deadline = 0
+    waited, seen_at = 0, 0
     pauses = 0
     for peer in range(num_ranks):
         while not _has_come(flag_of[peer], number):
@@ -62,10 +64,11 @@ def meet(
                 continue
             _yield_core()
             now = _read_clock(status)
-            if deadline == 0:
-                deadline = now + timeout_ns
+            if seen_at != 0:
+                waited += min(now - seen_at, timeout_ns // _LOOKS)
+            seen_at = now
             # Looked at again after the clock: a rank that was itself stopped must not blame one that came meanwhile.
-            elif now > deadline and not _has_come(flag_of[peer], number):
+            if waited >= timeout_ns and not _has_come(flag_of[peer], number):
                 words = longs(status, NUM_STATUS)
                 words[LATE_MEETING] = meeting
                 words[LATE_RANK] = peer + 1

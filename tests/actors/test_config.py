@@ -186,6 +186,7 @@ def test_printing_is_asked_for_beside_the_configuration() -> None:
         (["--topology", "mixed=cpu:0;mixed=cpu:0"], "--topology", "once"),
         (["--topology", "mixed=cpu:0", "--devices", "cpu:1"], "--devices", "leave it out"),
         (["--devices", "cpu", "--tp", "2"], "--tp", "such as --devices cpu:0,cpu:1"),
+        (["--devices", "cpu", "--tp", "2147483647"], "--tp", "such as --devices cpu:0,cpu:1,cpu:2,cpu:3,..."),
         (["--devices", "cpu:0,cpu:1,cpu:2", "--tp", "2"], "--tp", "does not divide the 3 devices"),
         (["--devices", "cpu,counting", "--tp", "2"], "--devices", "devices of one kind"),
         (["--peer-timeout", "0"], "--peer-timeout", "30s"),
@@ -217,6 +218,14 @@ def test_unknown_settings_are_refused_wherever_they_stand(tmp_path: Path) -> Non
     file.write_text("page-size = = 3\n")
     assert "TOML" in complaint("--config", str(file))
     assert "TOKENSTAGE_PAGE_SIZE: 'x'" in complaint(TOKENSTAGE_PAGE_SIZE="x")
+
+
+def test_a_list_where_the_file_should_have_one_text_is_told_which(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text('devices = ["cpu:0", "cpu:1"]\n')
+    assert complaint("--config", str(file)) == (
+        f"devices in {file}: is a list; give one value in quotes, such as 'cpu:0,cpu:1'"
+    )
 
 
 def test_variables_of_the_client_are_not_the_nodes_business() -> None:

@@ -64,19 +64,19 @@ def test_ranks_must_cut_pages_alike() -> None:
 def test_a_step_counts_once_all_have_answered_and_takes_as_long_as_the_slowest() -> None:
     rig, ranks = Rig(make_config()), Ranks(0, 2)
     first, _ = two_steps(rig)
-    assert ranks.answered(1, replace(first, duration_s=2.0), rig.group, 0.0) is None
-    assert ranks.answered(0, replace(first, duration_s=1.0), rig.group, 0.0) == replace(first, duration_s=2.0)
+    assert ranks.answered(1, replace(first, duration_s=2.0), rig.group) is None
+    assert ranks.answered(0, replace(first, duration_s=1.0), rig.group) == replace(first, duration_s=2.0)
 
 
 def test_a_rank_may_be_a_step_ahead() -> None:
     rig, ranks = Rig(make_config()), Ranks(0, 2)
     first, second = two_steps(rig)
-    assert ranks.answered(0, first, rig.group, 0.0) is None
-    assert ranks.answered(0, second, rig.group, 0.0) is None
-    agreed = ranks.answered(1, first, rig.group, 0.0)
+    assert ranks.answered(0, first, rig.group) is None
+    assert ranks.answered(0, second, rig.group) is None
+    agreed = ranks.answered(1, first, rig.group)
     assert agreed == first
     assert rig.complete(agreed)
-    agreed = ranks.answered(1, second, rig.group, 0.0)
+    agreed = ranks.answered(1, second, rig.group)
     assert agreed == second
     assert rig.complete(agreed)
     assert rig.tokens[1] == rig.expected(1)[:2]
@@ -85,12 +85,12 @@ def test_a_rank_may_be_a_step_ahead() -> None:
 def test_stale_answers_and_second_ones_do_not_stand_for_a_rank() -> None:
     rig, ranks = Rig(make_config()), Ranks(0, 2)
     first, second = two_steps(rig)
-    assert ranks.answered(0, replace(first, epoch=9), rig.group, 0.0) is None
-    assert ranks.answered(0, second, rig.group, 0.0) is None  # its answer to the first is awaited
-    assert ranks.answered(0, first, rig.group, 0.0) is None
-    assert ranks.answered(0, first, rig.group, 0.0) is None
-    assert ranks.answered(1, replace(first, step=first.step + 7), rig.group, 0.0) is None
-    assert ranks.answered(1, first, rig.group, 0.0) == first
+    assert ranks.answered(0, replace(first, epoch=9), rig.group) is None
+    assert ranks.answered(0, second, rig.group) is None  # its answer to the first is awaited
+    assert ranks.answered(0, first, rig.group) is None
+    assert ranks.answered(0, first, rig.group) is None
+    assert ranks.answered(1, replace(first, step=first.step + 7), rig.group) is None
+    assert ranks.answered(1, first, rig.group) == first
 
 
 def test_another_token_is_told_with_step_slot_and_both() -> None:
@@ -98,44 +98,43 @@ def test_another_token_is_told_with_step_slot_and_both() -> None:
     first, _ = two_steps(rig)
     row = first.rows[0]
     lie = replace(first, rows=[replace(row, token=row.token + 1)])
-    ranks.answered(0, first, rig.group, 0.0)
-    ranks.answered(1, first, rig.group, 0.0)
+    ranks.answered(0, first, rig.group)
+    ranks.answered(1, first, rig.group)
     words = f"group 4, step 0, slot {row.slot}: rank 0 has token {row.token}, rank 2 has token {row.token + 1}"
     with pytest.raises(RanksDisagree, match=f"^{words}$"):
-        ranks.answered(2, lie, rig.group, 0.0)
+        ranks.answered(2, lie, rig.group)
 
 
 def test_another_log_probability_is_a_disagreement_too() -> None:
     rig, ranks = Rig(make_config()), Ranks(0, 2)
     first, _ = two_steps(rig)
     row = first.rows[0]
-    ranks.answered(0, first, rig.group, 0.0)
+    ranks.answered(0, first, rig.group)
     with pytest.raises(RanksDisagree, match=r"logprob=0\.0.*logprob=-0\.125"):
-        ranks.answered(1, replace(first, rows=[replace(row, logprob=TokenLogprob(row.token, -0.125))]), rig.group, 0.0)
+        ranks.answered(1, replace(first, rows=[replace(row, logprob=TokenLogprob(row.token, -0.125))]), rig.group)
 
 
 def test_missing_rows_are_a_disagreement_too() -> None:
     rig, ranks = Rig(make_config()), Ranks(0, 2)
     first, _ = two_steps(rig)
-    ranks.answered(0, first, rig.group, 0.0)
+    ranks.answered(0, first, rig.group)
     with pytest.raises(RanksDisagree, match="rank 0 has 1 rows, rank 1 has 0"):
-        ranks.answered(1, replace(first, rows=[]), rig.group, 0.0)
+        ranks.answered(1, replace(first, rows=[]), rig.group)
 
 
 def test_who_does_not_answer_what_others_have_answered_is_overdue() -> None:
     rig, ranks = Rig(make_config()), Ranks(2, 3)
     first, second = two_steps(rig)
     assert ranks.overdue(rig.group, 100.0, 10.0) is None  # nobody has answered: the step may just be long
-    ranks.answered(0, first, rig.group, 100.0)
-    ranks.answered(0, second, rig.group, 105.0)
-    assert ranks.overdue(rig.group, 109.9, 10.0) is None
-    ranks.answered(1, first, rig.group, 109.9)
-    words = ranks.overdue(rig.group, 110.5, 10.0)
-    assert words == "group 2: step 0 has no answer of rank 2 10.5 s after the first one"
-    agreed = ranks.answered(2, first, rig.group, 111.0)
+    ranks.answered(0, first, rig.group)
+    ranks.answered(0, second, rig.group)
+    assert ranks.overdue(rig.group, 9.5, 10.0) is None
+    ranks.answered(1, first, rig.group)
+    words = ranks.overdue(rig.group, 1.0, 10.0)
+    assert words == "group 2: step 0 has no answer of rank 2 10.5 s after another's"
+    agreed = ranks.answered(2, first, rig.group)
     assert agreed is not None
     rig.complete(agreed)
-    assert ranks.overdue(rig.group, 114.0, 10.0) is None  # the second step's time counts from its own first answer
-    assert (
-        ranks.overdue(rig.group, 115.0, 10.0) == "group 2: step 1 has no answer of rank 1, 2 10.0 s after the first one"
-    )
+    assert ranks.overdue(rig.group, 9.5, 10.0) is None  # the second step's time counts from the first one's end
+    words = ranks.overdue(rig.group, 0.5, 10.0)
+    assert words == "group 2: step 1 has no answer of rank 1, 2 10.0 s after another's"

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from cuda.collectives.cpu_ranks import CpuRanks, Group
 from cuda.kernels.cpu_memory import address, aligned_zeros
-from cuda.kernels.cpu_program import SUM_PARTS, TAKE_ROWS, Program
+from cuda.kernels.cpu_program import SUM_PARTS, TAKE_ROWS, Program, compile_kernels
 
 Floats = npt.NDArray[np.float32]
 BUSY_VALUES = 1 << 18
@@ -59,6 +59,7 @@ class Rank:
     """One rank of a job."""
 
     def __init__(self, job: Job, rank: int) -> None:
+        compile_kernels()  # before others wait
         self._job, self._rank = job, rank
         self._row_bytes = job.width * 4
         group = Group(rank, job.world_size, job.timeout_s)

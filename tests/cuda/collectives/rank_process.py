@@ -7,16 +7,19 @@ import os
 import pickle
 import subprocess
 import sys
-from typing import Any
+from select import select
+from typing import TYPE_CHECKING, Any
 
 from actors.runtime.child import die_with
 from cuda.collectives.errors import PeerTimeout
 from cuda.emulator import KernelError
-from tests.cuda.collectives import all_reduce, gpu_all_reduce
 from tests.cuda.collectives.all_reduce import digest
 
-Job = all_reduce.Job | gpu_all_reduce.Job
-Rank = all_reduce.Rank | gpu_all_reduce.Rank
+if TYPE_CHECKING:  # a child imports what its job comes from: torch for GPU ranks only, which takes seconds
+    from tests.cuda.collectives import all_reduce, gpu_all_reduce
+
+    Job = all_reduce.Job | gpu_all_reduce.Job
+    Rank = all_reduce.Rank | gpu_all_reduce.Rank
 
 
 class RankProcess:
@@ -39,12 +42,17 @@ class RankProcess:
         assert self._child.stdout is not None
         return pickle.load(self._child.stdout)  # noqa: S301 - from our own child
 
+    def has_answered(self, within_s: float) -> bool:
+        """Whether `receive` would return at once, then or earlier."""
+        assert self._child.stdout is not None
+        return bool(select([self._child.stdout], [], [], within_s)[0])
+
     def close(self) -> None:
         with self._child:
             self._child.kill()
 
 
-def open_group(processes: list[RankProcess], job: Job) -> None:
+def open_group(processes: list[RankProcess], job: "Job") -> None:
     """Make the processes the ranks of a job."""
     for rank, process in enumerate(processes):
         process.send("make", job, rank)
@@ -76,7 +84,7 @@ def main() -> None:
             run_for_ever(rank)
 
 
-def run_for_ever(rank: Rank) -> None:
+def run_for_ever(rank: "Rank") -> None:
     answer(digest(rank.run(0)))
     run = 1
     try:

@@ -99,6 +99,26 @@ def test_a_rank_that_is_killed_or_stopped_is_named_by_all_others_within_the_dead
         process.close()
 
 
+def test_ranks_that_were_all_stopped_for_longer_than_the_deadline_go_on() -> None:
+    job = Job(2, timeout_s=0.8)
+    ranks = [RankProcess() for _ in range(2)]
+    open_group(ranks, job)
+    for process in ranks:
+        process.send("run for ever")
+    for process in ranks:
+        process.receive()
+    for process in reversed(ranks):
+        os.kill(process.pid, signal.SIGSTOP)
+        time.sleep(0.1)  # rank 0 comes to wait for rank 1
+    time.sleep(1.0)  # the deadline passes
+    os.kill(ranks[0].pid, signal.SIGCONT)
+    assert not ranks[0].has_answered(within_s=0.2)
+    os.kill(ranks[1].pid, signal.SIGCONT)
+    assert not ranks[0].has_answered(within_s=1.0)
+    for process in ranks:
+        process.close()
+
+
 def test_a_rank_that_never_comes_ends_the_program_of_all_threads_at_the_meeting() -> None:
     job = Job(2, num_threads=3, timeout_s=0.05)
     present, absent = Rank(job, 0), Rank(job, 1)
