@@ -23,7 +23,6 @@ SILENCE_S = 180.0
 """For one case: the first on a machine compiles its kernel."""
 PLAIN_WIDTH = 240
 """Of a table that no terminal limits."""
-
 MAX_RANKS = 8
 """Of a group."""
 
@@ -48,7 +47,7 @@ def check(devices: Sequence[str], output: Console | None = None) -> int:
     failures = [f"{device}: {found.subject}: {found.measured}" for device, found in rows if found.outcome == "FAILED"]
     failures += [link.line for link in links if link.outcome != "ok"]
     for failure in failures:
-        console.print(f"FAILED {failure}", highlight=False, soft_wrap=True)
+        console.print(f"FAILED {failure}", highlight=False, markup=False, soft_wrap=True)
     console.print(f"{len(failures)} failed" if failures else "everything is in order", highlight=False)
     return 1 if failures else 0
 

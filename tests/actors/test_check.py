@@ -30,7 +30,7 @@ def in_order(report: Callable[[Any], None], _device: str) -> None:
 
 
 def wrong(report: Callable[[Any], None], _device: str) -> None:
-    report(Finding("a kernel", "FAILED", "error [7] of the tolerance"))
+    report(Finding("a kernel", "FAILED", "error [/red] of the tolerance"))
 
 
 def crashing(report: Callable[[Any], None], _device: str) -> None:
@@ -60,7 +60,7 @@ def test_a_device_in_order_ends_with_0(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("work", "line"),
     [
-        (wrong, "FAILED cpu: a kernel: error [7] of the tolerance"),
+        (wrong, "FAILED cpu: a kernel: error [/red] of the tolerance"),
         (crashing, "FAILED cpu: a kernel: its process was killed by SIGABRT"),
     ],
 )
