@@ -1,6 +1,6 @@
 """What the node tells each child process about itself: its own configuration made into those of the parts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -100,9 +100,11 @@ def worker_configs(
     *,
     kv_memory: Sequence[int | None] | None = None,
     num_cores: int | None = None,
+    unfit: Collection[int] = (),
 ) -> list[WorkerConfig]:
     """Return each worker's part, in the order of `config.devices`; `kv_memory`: of each, if that is not the setting.
 
+    GPUs of the groups in `unfit` do not reach each other's memory.
     CPU workers share the cores evenly; those of a group of several ranks keep to theirs.
     """
     num_workers = len(config.devices)
@@ -116,6 +118,7 @@ def worker_configs(
             rank=rank,
             world_size=group.size,
             peer_timeout_s=config.peer_timeout_s,
+            peer_to_peer=index not in unfit,
             device=group.devices[rank],
             cores=shares[worker] if group.size > 1 and group.devices[rank].startswith("cpu") else (),
             model_name=model.name,

@@ -23,6 +23,7 @@ from actors import shards
 from actors.config import NodeConfig
 from actors.listening import url_of
 from actors.loading import LoadingDisplay
+from actors.peer_to_peer import unfit_groups
 from actors.refs import dialect_of, ref_to, worker_names
 from actors.runtime.channel import ChildReport, Progressed, Ready
 from actors.runtime.ref import ActorStopped
@@ -71,7 +72,7 @@ class Supervision:
         self._config = config
         self._model = model
         kv_memory = shards.kv_memory(config, read_spec(Path(model.folder)))
-        self._workers = worker_configs(config, model, kv_memory=kv_memory)
+        self._workers = worker_configs(config, model, kv_memory=kv_memory, unfit=unfit_groups(config))
         self._listener = listener
         self._run_dir = run_dir
         self._events: asyncio.Queue[Moment | signal.Signals | Death] = asyncio.Queue()

@@ -21,6 +21,8 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
     """Ranks of the group."""
     peer_timeout_s: float = 10.0
     """How long it waits for another rank within a step."""
+    peer_to_peer: bool = True
+    """Whether the group's GPUs reach each other's memory."""
     epoch: Count = 1
     """Which life of this worker this is; plans of other epochs are dropped."""
     device: str
@@ -67,4 +69,5 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
             rank=self.rank,
             world_size=self.world_size,
             peer_timeout_s=self.peer_timeout_s,
+            peer_to_peer=self.peer_to_peer,
         )
