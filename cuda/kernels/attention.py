@@ -29,6 +29,25 @@ PARTIAL_BYTES = 64 << 20
 _LARGEST_WITH_LARGE_TILES = 128
 
 
+def shared_bytes(head_dim: int, dtype: torch.dtype) -> int:
+    """Dynamic shared memory of a block: weights (fp32 only), then what the larger of both kinds of tiles needs."""
+    row_vectors = head_dim * dtype.itemsize // VECTOR_BYTES
+    num_keys = next(keys for keys, limit in ((32, 16), (16, 32), (8, 64)) if row_vectors <= limit)
+    tile = num_keys * row_vectors * VECTOR_BYTES
+    total = SMALL_TILE_ROWS * head_dim * 4
+    small = NUM_WARPS * tile * (2 if tile > 6144 else 3) + total + 4 * 32 * 4
+    large = 4 * tile + NUM_WARPS * total if head_dim <= _LARGEST_WITH_LARGE_TILES else 0
+    weights = LARGE_TILE_ROWS * num_keys * 4 if dtype == torch.float32 else 0
+    return weights + max(small, large)
+
+
+SHARED_BYTES = {
+    f"attention<{element}, {head_dim}>": shared_bytes(head_dim, dtype)
+    for dtype, element in ELEMENTS.items()
+    for head_dim in HEAD_DIMS
+}
+
+
 @dataclass(frozen=True)
 class AttentionShape:
     """H, K, D and S of a model and its pool.
@@ -125,18 +144,6 @@ def check_shape(shape: AttentionShape) -> None:
         raise ValueError(f"page_size is {shape.page_size}; it must be at least 1")
     if shape.window < 0 or shape.soft_cap < 0:
         raise ValueError(f"window is {shape.window} and soft_cap {shape.soft_cap}; neither may be negative")
-
-
-def shared_bytes(head_dim: int, dtype: torch.dtype) -> int:
-    """Dynamic shared memory of a block: weights (fp32 only), then what the larger of both kinds of tiles needs."""
-    row_vectors = head_dim * dtype.itemsize // VECTOR_BYTES
-    num_keys = next(keys for keys, limit in ((32, 16), (16, 32), (8, 64)) if row_vectors <= limit)
-    tile = num_keys * row_vectors * VECTOR_BYTES
-    total = SMALL_TILE_ROWS * head_dim * 4
-    small = NUM_WARPS * tile * (2 if tile > 6144 else 3) + total + 4 * 32 * 4
-    large = 4 * tile + NUM_WARPS * total if head_dim <= _LARGEST_WITH_LARGE_TILES else 0
-    weights = LARGE_TILE_ROWS * num_keys * 4 if dtype == torch.float32 else 0
-    return weights + max(small, large)
 
 
 def resident_blocks(block_bytes: int, max_block_bytes: int) -> int:
