@@ -92,7 +92,9 @@ def find_room(shards: Sequence[Shard], num_groups: int, wanted: Wanted, memory: 
             held + memory.reserve_bytes + needed_pages * each / share
             for held, each in zip(weights, page_bytes, strict=True)
         )
-    lack = f"needs {needed / GIB:.1f} of {memory.free_bytes / GIB:.1f} GiB" if needed > memory.free_bytes else ""
+    lack = "" if pages else "its KV pool has no room for a page"
+    if needed > memory.free_bytes:
+        lack = f"needs {needed / GIB:.1f} of {memory.free_bytes / GIB:.1f} GiB"
     return Room(max(weights), pages * wanted.page_size, lack)
 
 

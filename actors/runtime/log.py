@@ -19,7 +19,7 @@ def configure_logging(level: str, style: Literal["console", "json"], actor: str)
             *_rendering(style),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),  # a line in one piece: other processes write there too
     )
 
 

@@ -98,6 +98,13 @@ def test_groups_that_share_memory_need_it_for_all(num_groups: int) -> None:
     assert find_room(split(spec(), 2), num_groups, wanted(), replace(memory, free_bytes=memory.free_bytes - 1)).lack
 
 
+def test_a_pool_without_a_page_is_no_pool() -> None:
+    page_bytes = 3 * HEAD_PAGE_BYTES
+    shards, memory = split(spec(), 2), own(1 << 40)
+    assert find_room(shards, 1, wanted(kv_memory=page_bytes - 1), memory).lack == "its KV pool has no room for a page"
+    assert not find_room(shards, 1, wanted(kv_memory=page_bytes), memory).lack
+
+
 def test_a_pool_that_was_asked_for_must_fit_and_needs_no_room_for_a_whole_request() -> None:
     small = wanted(num_pages=1, max_model_len=64)
     exact = 4 * WHOLE + 3 * HEAD_PAGE_BYTES

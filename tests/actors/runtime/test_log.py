@@ -31,6 +31,26 @@ def test_lines_below_the_level_are_left_out(capsys: pytest.CaptureFixture[str]) 
     assert "loud" in text
 
 
+class Unbuffered(io.StringIO):
+    """Standard error where Python was told not to buffer: other processes write between any two writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[str] = []
+
+    def write(self, text: str) -> int:
+        self.writes.append(text)
+        return len(text)
+
+
+def test_a_line_and_its_end_are_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", file := Unbuffered())
+    configure_logging("info", "json", "worker:0")
+    structlog.get_logger().info("loaded")
+    (line,) = file.writes
+    assert line.endswith("}\n")
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
