@@ -9,7 +9,8 @@
 // Traffic   Keys and values once a tile, by cp.async of 16 bytes; q and out once. Where an item covers only some of its
 //           rows' splits, D + 2 floats for each row and split are written and read once: 6 % of the keys' and values'
 //           bytes for a bf16 group of 4. Shared memory 52-83 KB a block (see attention.py): rings of two or three tiles
-//           of 4-8 KB a warp, 16-byte vectors swizzled against bank conflicts, and fp32 totals.
+//           of 4-8 KB a warp, 16-byte vectors swizzled against bank conflicts, and fp32 totals. Less of all at D of 16
+//           and 32, which are for small models and not tuned.
 // Bound     Decode: memory. An H200 needs 4.8 TB/s · 0.8 µs / 132 = 29 KB in flight a multiprocessor, a B200 43 KB;
 //           2 blocks of 4 warps keep 64 KB on their way at D of 64, 128 and 256, 96 KB at 96, while a tile is computed
 //           on. A short step takes as long as an item of 4 splits: 8 tiles a warp, one after the other.
@@ -18,7 +19,7 @@
 //           visited in steps and splits counted from position 0, each split starts anew, and splits merge one after the
 //           other: a row's bits depend on its position and its keys, not on tile, item, chunk or batch.
 //           Tolerance: 2⁻⁷ of the largest value for bf16, 4e-6 for float.
-// Requires  D of 64, 96, 128 or 256, any S, H a multiple of K, blockDim.x = 128: checked by attention.py. Items as
+// Requires  D of 16, 32, 64, 96, 128 or 256, any S, H a multiple of K, blockDim.x = 128: checked by attention.py. Items as
 //           attention_plan.py makes them; those of more than 16 rows only up to D = 128. Pages outside the pool read as
 //           zeros.
 #include "attention_rings.cuh"
@@ -134,8 +135,8 @@ __device__ __forceinline__ void attend_together(const Tensors<T>& tensors, const
 
     BlockRing<T, dim> ring{shared, loader_of(tensors, sizes, item, kv_head, steps, end_key), 0};
     ring.ask();
-    constexpr i32 total_floats = max_rows * dim;
-    Total<T, dim> total{reinterpret_cast<float*>(shared + 4 * Keys::bytes) + warp * total_floats, {}, {}};
+    float* const totals = reinterpret_cast<float*>(shared + 4 * Keys::bytes);
+    Total<T, dim> total{totals + warp * Total<T, dim>::num_floats, {}, {}};
     total.clear();
     Rows<T, dim> rows(own, sizes, tensors.qkv, weights, lane);
     rows.reset();
@@ -185,9 +186,10 @@ template <class T, i32 dim>
 __global__ void __launch_bounds__(32 * num_warps)
 attention_combine(T* out, const float* partial_outputs, const float* partial_states, const Item* items,
                   const i32* counts, const i32* token_slots, i32 num_tokens, i32 num_heads, i32 num_kv_heads) {
-    constexpr i32 num_columns = dim / 32, ahead = 8;
+    constexpr i32 num_columns = (dim + 31) / 32, ahead = 8;
     const i32 lane = threadIdx.x % 32, warp = blockIdx.x * num_warps + threadIdx.x / 32;
     const i32 all_warps = gridDim.x * num_warps;
+    const bool has_columns = dim % 32 == 0 || lane < dim;
     const i64 width = static_cast<i64>(num_heads) * dim;
     for (i32 token = warp; token < num_tokens; token += all_warps) {
         if (token_slots[token] >= 0) continue;
@@ -213,7 +215,7 @@ attention_combine(T* out, const float* partial_outputs, const float* partial_sta
                 split_sum[i] = is_split ? partial_states[2 * from + 1] : 0.0f;
 #pragma unroll
                 for (i32 n = 0; n < num_columns; ++n)
-                    split_output[i][n] = is_split ? partial_outputs[from * dim + 32 * n + lane] : 0.0f;
+                    split_output[i][n] = is_split && has_columns ? partial_outputs[from * dim + 32 * n + lane] : 0.0f;
             }
 #pragma unroll
             for (i32 i = 0; i < ahead; ++i) {
@@ -228,6 +230,7 @@ attention_combine(T* out, const float* partial_outputs, const float* partial_sta
         const float inverse = inverse_of(sum);
         const i32 group = num_heads / num_kv_heads, token = tile.first_token + (tile.first_row + row) / group;
         T* const to = out + token * width + (kv_head * group + (tile.first_row + row) % group) * dim + lane;
+        if (!has_columns) continue;
 #pragma unroll
         for (i32 n = 0; n < num_columns; ++n) to[32 * n] = from_float<T>(normalised(output[n], inverse));
     }

@@ -14,7 +14,7 @@ from cuda.kernels.attention_plan import LARGE_TILE_ROWS, NUM_WARPS, SMALL_TILE_R
 from cuda.kernels.elements import ELEMENTS, VECTOR_BYTES
 
 SOURCE = "attention.cu"
-HEAD_DIMS = (64, 96, 128, 256)
+HEAD_DIMS = (16, 32, 64, 96, 128, 256)
 NAMES = tuple(
     f"{kernel}<{element}, {head_dim}>"
     for kernel in ("attention", "attention_combine")
@@ -34,7 +34,7 @@ def shared_bytes(head_dim: int, dtype: torch.dtype) -> int:
     row_vectors = head_dim * dtype.itemsize // VECTOR_BYTES
     num_keys = next(keys for keys, limit in ((32, 16), (16, 32), (8, 64)) if row_vectors <= limit)
     tile = num_keys * row_vectors * VECTOR_BYTES
-    total = SMALL_TILE_ROWS * head_dim * 4
+    total = SMALL_TILE_ROWS * max(32, head_dim) * 4
     small = NUM_WARPS * tile * (2 if tile > 6144 else 3) + total + 4 * 32 * 4
     large = 4 * tile + NUM_WARPS * total if head_dim <= _LARGEST_WITH_LARGE_TILES else 0
     weights = LARGE_TILE_ROWS * num_keys * 4 if dtype == torch.float32 else 0

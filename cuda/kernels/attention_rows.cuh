@@ -36,12 +36,12 @@ template <class T, i32 dim> struct KeyTile {
     static constexpr i32 bytes = num_keys * row_vectors * 16;
     static constexpr i32 steps_per_split = split_keys / num_keys;
     static constexpr i32 ring = bytes > 6144 ? 2 : 3;  // tiles of a warp that works alone
-    static_assert(num_keys * row_vectors % (32 * num_warps) == 0, "every thread of a block copies as many vectors");
+    static_assert(num_keys * row_vectors % 32 == 0, "whole warps copy, as they exchange where the rows lie");
 
     // Where vector `even ^ odd` of a row begins: eight rows at one column lie in eight different groups of banks.
     // In unrolled loops `even` is a constant, of which all but the low bits are an offset known to the compiler.
     static __device__ __forceinline__ i32 place(i32 row, i32 odd, i32 even = 0) {
-        const i32 turn = row_vectors % 8 == 0 ? row % 8 : row / 2 % 4;
+        const i32 turn = row_vectors % 8 == 0 ? row % 8 : row_vectors % 4 == 0 ? row / 2 % 4 : row / 4 % 2;
         return (row * row_vectors + even / 8 * 8) * 16 + (even % 8 ^ odd ^ turn) * 16;
     }
 };
@@ -81,6 +81,7 @@ template <i32 dim> struct Rows<bf16, dim> {
 
     __device__ float& output(i32 slot, i32 n) { return o[n / 2][2 * slot + n % 2]; }
     __device__ i32 column_of(i32 n) const { return n / 2 * 8 + lane % 4 * 2 + n % 2; }
+    __device__ bool has_columns() const { return true; }
     __device__ i32 row_of_slot(i32 slot) const { return lane / 4 + 8 * slot; }
     __device__ i32 row_of_state(i32 state) const { return lane / 4 + 8 * state; }
     static __device__ float of_slot(const float (&states)[2], i32 slot) { return states[slot]; }
@@ -212,10 +213,10 @@ template <i32 dim> struct Rows<bf16, dim> {
 };
 
 // CUDA cores. A lane scores one key (with num_parts − 1 others) for all rows, holds the state of row lane / 2, and
-// accumulates every 32nd column of every row.
+// accumulates every 32nd column of every row. Of 16 columns the upper lanes accumulate what the lower ones do, for nobody.
 template <i32 dim> struct Rows<float, dim> {
     using Keys = KeyTile<float, dim>;
-    static constexpr i32 num_slots = max_rows, num_columns = dim / 32, num_states = 1, lanes_per_row = 2;
+    static constexpr i32 num_slots = max_rows, num_columns = (dim + 31) / 32, num_states = 1, lanes_per_row = 2;
     static constexpr i32 num_parts = 32 / Keys::num_keys, weight_bytes = max_rows * Keys::num_keys * 4;
 
     i32 lane, num_rows;
@@ -228,6 +229,7 @@ template <i32 dim> struct Rows<float, dim> {
 
     __device__ float& output(i32 slot, i32 n) { return o[slot][n]; }
     __device__ i32 column_of(i32 n) const { return 32 * n + lane; }
+    __device__ bool has_columns() const { return dim % 32 == 0 || lane < dim; }
     __device__ i32 row_of_slot(i32 slot) const { return slot; }
     __device__ i32 row_of_state(i32) const { return lane / 2; }
     static __device__ float of_slot(const float (&states)[1], i32 slot) {
@@ -317,7 +319,7 @@ template <i32 dim> struct Rows<float, dim> {
 #pragma unroll
                 for (i32 n = 0; n < num_columns; ++n) {
                     value[i][n] =
-                        reinterpret_cast<const float*>(values + Keys::place(key + i, lane / 4, 8 * n))[lane % 4];
+                        reinterpret_cast<const float*>(values + Keys::place(key + i, lane % dim / 4, 8 * n))[lane % 4];
                 }
 #pragma unroll
             for (i32 row = 0; row < max_rows; ++row) {
@@ -334,6 +336,7 @@ template <i32 dim> struct Rows<float, dim> {
     __device__ void close() { sum[0] = __fadd_rn(sum[0], __shfl_xor_sync(full_warp, sum[0], 1)); }
 
     __device__ void store(float* row, i32 slot, float inverse) {
+        if (!has_columns()) return;
 #pragma unroll
         for (i32 n = 0; n < num_columns; ++n) row[32 * n + lane] = normalised(o[slot][n], inverse);
     }

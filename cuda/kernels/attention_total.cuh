@@ -21,6 +21,7 @@ __device__ __forceinline__ float merged(float total, float kept, float split, fl
 // What the splits so far came to: outputs in shared memory, each lane its own, the row states in registers.
 template <class T, i32 dim> struct Total {
     using R = Rows<T, dim>;
+    static constexpr i32 num_floats = R::num_slots * R::num_columns * 32;
 
     float* outputs;  // [rows of a lane, columns of a lane, 32]
     float highest[R::num_states], sum[R::num_states];
@@ -96,7 +97,7 @@ __device__ void write_partial(float* outputs, float* states, Rows<T, dim>& rows,
 #pragma unroll
     for (i32 slot = 0; slot < R::num_slots; ++slot) {
         const i32 row = rows.row_of_slot(slot);
-        if (row >= num_rows) continue;
+        if (row >= num_rows || !rows.has_columns()) continue;
         float* const to = outputs + ((first + row) * num_kv_heads + kv_head) * dim;
 #pragma unroll
         for (i32 n = 0; n < R::num_columns; ++n) to[rows.column_of(n)] = rows.output(slot, n);

@@ -243,8 +243,8 @@ def test_a_row_without_pages_is_refused(driver: Driver) -> None:
 
 
 def test_models_and_settings_that_kernels_do_not_take_are_refused_in_one_line(folder: Path, tmp_path: Path) -> None:
-    device = emulated_device(config_for(tiny_model(tmp_path)))
-    with pytest.raises(UnsupportedModel, match=r"cannot take this model: head_dim is 16; .* 64, 96, 128, 256$"):
+    device = emulated_device(config_for(tiny_model(tmp_path, head_dim=80)))
+    with pytest.raises(UnsupportedModel, match=r"cannot take this model: head_dim is 80; .* 64, 96, 128, 256$"):
         device.load(lambda _done: None)
     device.close()
     quantized = emulated_device(config_for(folder, quantization="int8"))

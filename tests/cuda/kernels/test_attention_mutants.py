@@ -50,18 +50,27 @@ MUTANTS = {
 FLOAT_MUTANTS = {
     "weights read before all are there": Mutant(ROWS, "__syncwarp();  // every lane sees", "//", UNSEEN),
 }
+BEHIND = frozenset({WRONG_RESULT, "race", *OUT_OF_BOUNDS})
+NARROW_MUTANTS = {
+    "a lane that stores a column which is not there": Mutant(ROWS, "        if (!has_columns()) return;\n", "", BEHIND),
+    "a lane that hands on a column which is not there": Mutant(TOTAL, " || !rows.has_columns()", "", BEHIND),
+    "a lane that combines a column which is not there": Mutant(
+        MAIN, "        if (!has_columns) continue;\n", "", BEHIND
+    ),
+    "the values of a column which is not there": Mutant(ROWS, "lane % dim / 4", "lane / 4", STALE_COPY),
+}
 
 
-def attend(dtype: torch.dtype, settings: Settings, sources: Path) -> None:
+def attend(dtype: torch.dtype, settings: Settings, sources: Path, head_dim: int = 64) -> None:
     """Rows whose splits pass from warp to warp, rows whose splits are combined, a large tile, and a window."""
     backend = EmulatedBackend(settings, num_multiprocessors=1, sources=sources)
-    case = make_case(AttentionShape(4, 2, 64, 16), dtype, [290, 60, 530])
+    case = make_case(AttentionShape(4, 2, head_dim, 16), dtype, [290, 60, 530])
     attended = Attended(backend, case)
     assert_right(attended([(0, 288, 2), (1, 0, 60)], padding=1), case, [(0, 288, 2), (1, 0, 60)])
     cut = replace(attended.kernel.planner, num_blocks=1000)
     assert_right(attended([(2, 528, 2)], planner=cut), case, [(2, 528, 2)])
 
-    windowed = make_case(AttentionShape(4, 2, 64, 16, window=40), dtype, [110])
+    windowed = make_case(AttentionShape(4, 2, head_dim, 16, window=40), dtype, [110])
     assert_right(Attended(backend, windowed)([(0, 96, 8)]), windowed, [(0, 96, 8)])
 
 
@@ -75,6 +84,12 @@ def test_a_planted_bug_is_caught(name: str) -> None:
 @pytest.mark.parametrize("name", FLOAT_MUTANTS)
 def test_a_bug_in_the_path_of_floats_is_caught(name: str) -> None:
     assert_caught(FLOAT_MUTANTS[name], partial(attend, torch.float32))
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", NARROW_MUTANTS)
+def test_a_bug_in_the_path_of_heads_with_fewer_columns_than_lanes_is_caught(name: str) -> None:
+    assert_caught(NARROW_MUTANTS[name], partial(attend, torch.float32, head_dim=16))
 
 
 @needs_compiler
