@@ -6,6 +6,7 @@ children, ready line; then it waits for a signal (drain, exit 0) or a dead child
 """
 
 import os
+import signal
 import sys
 
 from actors.config import NodeConfig, printed, resolve
@@ -24,6 +25,7 @@ EXIT_USAGE = 2
 
 def main() -> None:
     """Run a node and exit: 0 after a clean drain, 1 when a part or a check failed, 2 for a setting that cannot be."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the supervision handles both: helpers end with us
     try:
         sys.exit(_main(sys.argv[1:]))
     except ConfigError as error:

@@ -1,6 +1,13 @@
 """A real node whose groups nobody sized."""
 
 import json
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
 
 from tests.end_to_end.running_node import RunningNode, running_node
 from tests.end_to_end.test_same_text import outputs, prompts
@@ -16,3 +23,21 @@ async def test_two_cpu_devices_form_the_group_whose_steps_are_predicted_to_be_sh
         chosen = prompts()[:16:5]
         assert await outputs(node, chosen) == await outputs(demo_node, chosen, cache_salt="auto")
         assert node.stop() == 0
+
+
+@pytest.mark.parametrize("handed", [signal.SIGTERM, signal.SIGINT])
+def test_a_node_that_is_ended_while_devices_are_tried_out_leaves_nobody_behind(handed: signal.Signals) -> None:
+    command = [sys.executable, "-m", "actors.node", "--port", "0", "--devices", "cpu:0,cpu:1,cpu:2,cpu:3"]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as node:
+        while not (trials := [each for each in psutil.Process(node.pid).children() if is_trial(each)]):
+            time.sleep(0.02)  # it is another process
+        node.send_signal(handed)
+        assert node.wait(20) == 1
+        assert not psutil.wait_procs(trials, timeout=5)[1]
+
+
+def is_trial(process: psutil.Process) -> bool:
+    try:
+        return "cuda.devices.trial" in process.cmdline()
+    except psutil.NoSuchProcess:
+        return False
