@@ -118,8 +118,10 @@ def _adjust(
 
 @device
 def _penalise(work: Floats, sequence: Ints, position: int, prompt: int, real: Doubles, counts: Ints) -> None:
-    """`counts` is all zero before and after; while in use it holds occurrences among outputs, plus 1."""
+    """`counts` holds occurrences among outputs, plus 1; other kernels leave there what they like."""
     repetition = np.float32(real[REPETITION])
+    for i in range(position):
+        counts[sequence[i]] = 0
     for i in range(position):
         token = sequence[i]
         if counts[token] == 0:
