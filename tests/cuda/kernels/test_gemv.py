@@ -76,6 +76,7 @@ def check_company(backend: Backend, dtype: torch.dtype) -> None:
     assert torch.equal(turned, together.flip(0)[:5])
     for row in range(MAX_ROWS):
         assert torch.equal(multiplied(backend, (x[row : row + 1], weight, None), torch.float32)[0], together[row])
+        assert torch.equal(multiplied(backend, (x[row:], weight, None), torch.float32), together[row:])
 
 
 @needs_compiler
@@ -91,46 +92,77 @@ def test_what_the_kernel_cannot_take_is_refused() -> None:
 
 WRONG = frozenset({WRONG_RESULT})
 BEHIND = frozenset({"race", *OUT_OF_BOUNDS})
+DIVERGENT = frozenset({"warp-misuse", "divergent-warp", "deadlock"})
 BARRIER = "    __syncthreads();  // no thread reads `partial` before every warp has written its own\n"
 SWAPPED = "{low.elements[i], low.elements[i + 1], high.elements[i], high.elements[i + 1]}"
-STORE = "    partial[warp][lane] = sum_of_own_value(sums);\n"
+STORE = "partial[warp][group * Own::num_sums + first_sum + i] = sums[i];\n"
+SUM = "    const i32 first_sum = sum_over_group(sums, lane);\n"
 OF_BF16 = {
     "no barrier between partial sums and their reader": Mutant(
-        SOURCE, "= sums[i];\n" + BARRIER, "= sums[i];\n", UNSEEN
+        SOURCE, "* 8] = sums[i];\n" + BARRIER, "* 8] = sums[i];\n", UNSEEN
     ),
     "swapped registers of a fragment": Mutant(
         SOURCE, "{low.elements[i], high.elements[i], low.elements[i + 1], high.elements[i + 1]}", SWAPPED, WRONG
     ),
     "the tail of K read as if whole": Mutant(SOURCE, "is_whole || k + c * chunk < depth", "true", BEHIND | WRONG),
-    "a vector of K too many": Mutant(SOURCE, "k + c * chunk < depth", "k + c * chunk <= depth", BEHIND | WRONG),
-    "the tail of K left out": Mutant(SOURCE, "if (begin < depth)", "if (begin + turn < depth)", WRONG),
+    "a vector of K too many": Mutant(
+        SOURCE, "is_whole || k + c * chunk < depth", "is_whole || k + c * chunk <= depth", BEHIND | WRONG
+    ),
+    "a product that some lanes leave out": Mutant(
+        SOURCE, "k - k % chunk + c * chunk < depth", "k + c * chunk < depth", DIVERGENT
+    ),
+    "the tail of K left out": Mutant(
+        SOURCE, "if (begin < depth) take_turn<false>", "if (begin + turn < depth) take_turn<false>", WRONG
+    ),
     "rows of weight behind the last": Mutant(
         SOURCE, "min(first + group + 8, num_outputs - 1)", "(first + group + 8)", BEHIND
     ),
     "an output too many": Mutant(SOURCE, "first + output >= num_outputs", "first + output > num_outputs", BEHIND),
     "a warp left out of the sum": Mutant(
-        SOURCE, "w < num_warps; ++w) sum += partial[w][row", "w < num_warps - 1; ++w) sum += partial[w][row", WRONG
+        SOURCE, "if (w < blockDim.x / 32) sum", "if (w + 1 < blockDim.x / 32) sum", WRONG
+    ),
+    "a warp in the sum that the block does not have": Mutant(
+        SOURCE, "if (w < blockDim.x / 32) sum", "sum", UNSEEN | WRONG
     ),
 }
 OF_FLOAT = {
     "no barrier between partial sums and their reader": Mutant(SOURCE, STORE + BARRIER, STORE, UNSEEN),
-    "a vector too many": Mutant(SOURCE, "k < depth; k +=", "k <= depth; k +=", BEHIND | WRONG),
-    "a row of weight too many": Mutant(SOURCE, "min(first + n, num_outputs - 1)", "(first + n)", BEHIND),
+    "the tail of K read as if whole": Mutant(SOURCE, "!is_whole && k", "false && k", BEHIND | WRONG),
+    "a vector of K too many": Mutant(SOURCE, "k + c * chunk >= depth", "k + c * chunk > depth", BEHIND | WRONG),
+    "the tail of K left out": Mutant(
+        SOURCE, "if (begin < depth) take_turn<false, ", "if (begin + turn < depth) take_turn<false, ", WRONG
+    ),
+    "a row of weight too many": Mutant(
+        SOURCE,
+        "min(first + group * Own::num_outputs + n, num_outputs - 1)",
+        "(first + group * Own::num_outputs + n)",
+        BEHIND,
+    ),
+    "lanes that take each other's sums": Mutant(
+        SOURCE, "if (has_upper) first += half", "if (!has_upper) first += half", WRONG
+    ),
+    "lanes that store the same sum": Mutant(SOURCE, "if (lane % num_copies == 0)", "", frozenset({"race"})),
+    "an output too many": Mutant(SOURCE, "first + number >= num_outputs", "first + number > num_outputs", BEHIND),
+    "a warp left out of the sum": Mutant(
+        SOURCE, "w < num_warps; ++w) sum += partial[w][own", "w < num_warps - 1; ++w) sum += partial[w][own", WRONG
+    ),
     "lanes that keep what they should send": Mutant(
         SOURCE, "has_upper ? upper : lower, sent", "has_upper ? lower : upper, sent", WRONG
     ),
     "lanes that leave before the sum": Mutant(
-        SOURCE, STORE, "    if (lane >= 24) return;\n" + STORE, frozenset({"warp-misuse"})
+        SOURCE, SUM, "    if (lane % 8 >= 6) return;\n" + SUM, frozenset({"warp-misuse"})
     ),
 }
 
 
 def assert_mutant_caught(mutant: Mutant, dtype: torch.dtype) -> None:
-    inputs = whole_numbers(1, dtype, (7, 27, 904))
+    cases = [whole_numbers(1, dtype, shape) for shape in ((7, 27, 904), (1, 19, 264))]
 
     def run(settings: Settings, sources: Path) -> None:
-        found = multiplied(EmulatedBackend(settings, sources=sources), inputs, torch.float32)
-        np.testing.assert_array_equal(found.numpy(), defined(inputs).numpy())
+        backend = EmulatedBackend(settings, sources=sources)
+        for inputs in cases:
+            found = multiplied(backend, inputs, torch.float32)
+            np.testing.assert_array_equal(found.numpy(), defined(inputs).numpy())
 
     assert_caught(mutant, run)
 
