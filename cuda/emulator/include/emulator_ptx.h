@@ -23,7 +23,7 @@ inline void need_all_lanes(const WarpCall* call, unsigned arrived) {
 template <class Element>
 EMULATOR_UNWATCHED void compute_mma(WarpCall* const* lanes, unsigned arrived) {
     need_all_lanes(lanes[__builtin_ctz(arrived)], arrived);
-    float a[16][16], b[16][8];
+    double a[16][16], b[16][8];
     for (unsigned lane = 0; lane < 32; ++lane) {
         const auto* call = static_cast<const MmaCall*>(lanes[lane]);
         unsigned group = lane / 4, pair = lane % 4 * 2;
@@ -32,14 +32,15 @@ EMULATOR_UNWATCHED void compute_mma(WarpCall* const* lanes, unsigned arrived) {
         for (unsigned i = 0; i < 4; ++i)
             b[pair + i % 2 + i / 2 * 8][group] = Element::value(call->b[i / 2] >> i % 2 * 16 & 0xffffu);
     }
+    double sums[16][8] = {};
+    for (unsigned row = 0; row < 16; ++row)
+        for (unsigned k = 0; k < 16; ++k)
+            for (unsigned column = 0; column < 8; ++column)
+                sums[row][column] += a[row][k] * b[k][column];
     for (unsigned lane = 0; lane < 32; ++lane) {
         auto* call = static_cast<MmaCall*>(lanes[lane]);
-        for (unsigned i = 0; i < 4; ++i) {
-            double sum = 0;
-            for (unsigned k = 0; k < 16; ++k)
-                sum += static_cast<double>(a[lane / 4 + i / 2 * 8][k]) * b[k][lane % 4 * 2 + i % 2];
-            call->result[i] = static_cast<float>(sum + call->d[i]);
-        }
+        for (unsigned i = 0; i < 4; ++i)
+            call->result[i] = static_cast<float>(sums[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2] + call->d[i]);
     }
 }
 

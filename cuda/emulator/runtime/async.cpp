@@ -30,6 +30,7 @@ void async_copy(void* shared, const void* global, unsigned bytes, unsigned sourc
 
 void async_commit() {
     FiberThread& thread = current->block->running();
+    if (thread.groups.empty() && thread.open_group.empty()) return;  // such a group is complete, and the oldest
     thread.groups.push_back({});
     thread.groups.back().swap(thread.open_group);
 }

@@ -59,6 +59,7 @@ Block::Block(Launch& launch_, Worker& worker_, Index3 index_, std::uint64_t seed
       threads(std::make_unique<FiberThread[]>(num_threads)),
       ready(static_cast<Order>(launch_.request().seed % 3), num_threads, random),
       meetings((num_threads + 31) / 32),
+      live(meetings.size()),
       shared(worker_.dynamic_shared(launch_.request().shared_bytes)),
       late_copies(launch_.request().seed % 2 == 1) {
     std::memset(worker.static_shared, 0xFF, worker.static_shared_bytes);
@@ -89,6 +90,7 @@ void Block::start_threads() {
         thread.lane = rank % 32;
         thread.warp = rank / 32;
         thread.block = this;
+        live[thread.warp] |= 1u << thread.lane;
         worker.mark_stack(rank);
         prepare(thread.fiber, worker.stack_of(rank), Worker::stack_bytes, thread_main);
         ready.push(rank);
@@ -118,6 +120,7 @@ void thread_main() {
     async_commit();
     async_wait(0);
     thread.state = State::done;
+    block.live[thread.warp] &= ~(1u << thread.lane);
     --block.num_live;
     block.idle_rounds_ = 0;
     note_progress();
@@ -201,13 +204,6 @@ std::vector<Ledger*> Block::spun_on() const {
 bool Block::must_abort(const std::vector<Ledger*>& ledgers) const {
     const auto has_failed = [](const Ledger* ledger) { return ledger->has_failed(); };
     return launch.must_abort() || std::any_of(ledgers.begin(), ledgers.end(), has_failed);
-}
-
-unsigned Block::live_lanes(unsigned warp) const {
-    unsigned lanes = 0;
-    for (unsigned lane = 0; lane < 32 && warp * 32 + lane < num_threads; ++lane)
-        if (threads[warp * 32 + lane].state != State::done) lanes |= 1u << lane;
-    return lanes;
 }
 
 void Block::on_fault(int signal) {

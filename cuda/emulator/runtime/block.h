@@ -70,7 +70,7 @@ struct Block {
     // Gives the OS thread to the next runnable CUDA thread; returns when `thread` is runnable again.
     void suspend(State state, const char* operation, Site site, unsigned mask);
     void resume(unsigned rank);
-    unsigned live_lanes(unsigned warp) const;
+    unsigned live_lanes(unsigned warp) const { return live[warp]; }
     void complete(Rendezvous& meeting, unsigned warp);
     void release(unsigned id);
     [[noreturn]] void fail_conflict(unsigned rank, const Conflict& conflict, std::uint64_t code);
@@ -89,6 +89,7 @@ struct Block {
     std::vector<unsigned> spinning;
     Barrier barriers[16];
     std::vector<std::vector<Rendezvous>> meetings;  // by warp
+    std::vector<unsigned> live;                     // lanes, by warp
     unsigned char* shared;
     bool late_copies;
     bool aborting = false;

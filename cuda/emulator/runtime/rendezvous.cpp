@@ -12,9 +12,7 @@ Rendezvous& meeting_of(Block& block, const Thread& thread, const WarpCall& call)
     auto& meetings = block.meetings[thread.warp];
     for (Rendezvous& meeting : meetings) {
         if (meeting.mask != call.mask) continue;
-        const WarpCall* other = nullptr;
-        for (const WarpCall* each : meeting.calls)
-            if (each != nullptr) other = each;
+        const WarpCall* const other = meeting.calls[__builtin_ctz(meeting.arrived)];
         if (other->site.line != call.site.line || other->operation != call.operation)
             block.fail("divergent-warp", std::string(call.operation) + " at " + at(call.site) + " and " +
                        other->operation + " at " + at(other->site) + " meet with the same mask", call.site);
@@ -59,13 +57,15 @@ void warp_rendezvous(WarpCall& call) {
 void Block::complete(Rendezvous& meeting, unsigned warp) {
     WarpCall* first = meeting.calls[__builtin_ctz(meeting.arrived)];
     if (first->compute != nullptr) first->compute(meeting.calls, meeting.arrived);
-    std::vector<unsigned> ranks;
-    for (unsigned lane = 0; lane < 32; ++lane)
-        if (meeting.arrived >> lane & 1u) ranks.push_back(warp * 32 + lane);
-    if (history && first->compute == nullptr) history->synchronize(ranks);
+    if (history && first->compute == nullptr) {
+        std::vector<unsigned> ranks;
+        for (unsigned lanes = meeting.arrived; lanes != 0; lanes &= lanes - 1)
+            ranks.push_back(warp * 32 + __builtin_ctz(lanes));
+        history->synchronize(ranks);
+    }
+    for (unsigned lanes = meeting.arrived; lanes != 0; lanes &= lanes - 1) resume(warp * 32 + __builtin_ctz(lanes));
     auto& all = meetings[warp];
     all.erase(all.begin() + (&meeting - all.data()));
-    for (unsigned rank : ranks) resume(rank);
 }
 
 void block_barrier(unsigned id, unsigned count, bool wait, const char* operation, Site site) {

@@ -30,7 +30,8 @@ class Worker {
     // Dynamic shared memory ends where an inaccessible page begins.
     unsigned char* dynamic_shared(std::uint32_t bytes) const { return shared_end_ - (bytes + 15u) / 16u * 16u; }
 
-    static constexpr std::size_t stack_bytes = 128 << 10;
+    // Not a power of two: the tops of all stacks would fall into the same few cache lines.
+    static constexpr std::size_t stack_bytes = (128 << 10) + 17 * 64;
 
     Fiber scheduler{};
     unsigned char* static_shared = nullptr;  // this OS thread's copy of the module's `__shared__` variables
