@@ -137,12 +137,12 @@ def run_tests(which: Sequence[str], timeout_s: float) -> Iterator[Figure]:
 def measure_served(report: Report, scale: Scale, ceilings: Ceilings) -> None:
     """Tokens a second through a real node and its own load generator, beside reading the weights once a step."""
     from tests.benchmarks.serving import bench  # noqa: PLC0415 - imports transformers
-    from tests.cuda.devices.emulated import small_model  # noqa: PLC0415 - likewise
+    from tests.cuda.models.tiny import tiny_model  # noqa: PLC0415 - likewise
     from tests.end_to_end.running_node import running_node  # noqa: PLC0415 - likewise
 
     with TemporaryDirectory() as name:
         folder = Path(name)
-        model = str(small_model(folder)) if not scale.is_gpu else "demo"
+        model = str(tiny_model(folder)) if not scale.is_gpu else "demo"
         length, count = (8, 4) if not scale.is_gpu else (64, 128)
         workload = [{"prompt_tokens": [5 + i] * length, "max_tokens": count} for i in range(64 if scale.is_gpu else 3)]
         file = folder / "workload.json"

@@ -21,7 +21,7 @@ from cuda.devices.gpu import GpuDevice
 from protocol.sampling import SamplingParams
 from protocol.step import RowStart, StepPlan, StepRow
 from tests.cuda.devices.driver import config_for
-from tests.cuda.devices.emulated import small_model
+from tests.cuda.models.tiny import tiny_model
 
 STEPS = 300
 PAGE_SIZE = 16
@@ -99,8 +99,8 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 64, 256])
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        heads = {"num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 8192}
-        model = small_model(Path(folder), "llama", **heads)
+        heads: dict[str, Any] = {"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64}
+        model = tiny_model(Path(folder), "llama", max_position_embeddings=8192, **heads)
         max_model_len = max(arguments.contexts) + STEPS + 1
         config = config_for(
             model, max_running=max(arguments.rows), max_model_len=max_model_len, max_step_tokens=2048, num_pages=1024

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cuda.devices.emulated import emulated_device, small_model
+from tests.cuda.devices.emulated import emulated_device
 from tests.cuda.kernels.combinations import needs_compiler
-from tests.cuda.models.tiny import VARIANTS, Variant
+from tests.cuda.models.tiny import VARIANTS, Variant, tiny_model
 from tests.end_to_end.families import Workload, check_tokens
 
 WORKLOAD = Workload(lengths=(1, 30, 9), shared_length=12, output_len=6, step_tokens=24, pool_pages=19)
@@ -20,6 +20,6 @@ WORKLOAD = Workload(lengths=(1, 30, 9), shared_length=12, output_len=6, step_tok
 def test_the_tokens_are_those_of_transformers_whatever_happens_to_the_request(
     tmp_path: Path, variant: Variant, *, overlap: bool
 ) -> None:
-    folder = small_model(tmp_path, variant)
+    folder = tiny_model(tmp_path, variant)
     device = emulated_device(WORKLOAD.device_config(folder))
     check_tokens(WORKLOAD, folder, device, overlap=overlap, num_rounds=1)

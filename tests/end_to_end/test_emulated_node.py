@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.cuda.devices.emulated import small_model
 from tests.cuda.kernels.combinations import needs_compiler
-from tests.cuda.models.tiny import VOCAB_SIZE, reference_model
+from tests.cuda.models.tiny import VOCAB_SIZE, reference_model, tiny_model
 from tests.end_to_end.running_node import running_node
 from tests.end_to_end.test_groups import ends_after
 from tests.end_to_end.test_same_text import OUTPUT_LEN, outputs
@@ -25,7 +24,7 @@ TIMEOUT_S = 2.0
 async def test_streams_of_a_node_on_the_emulator_say_what_transformers_says(
     tmp_path: Path, devices: tuple[str, ...]
 ) -> None:
-    folder = small_model(tmp_path, "qwen3")
+    folder = tiny_model(tmp_path, "qwen3")
     prompts = [np.random.default_rng(length).integers(3, VOCAB_SIZE, length).tolist() for length in (5, 40, 1)]
     model = reference_model(folder)
     expected = []
@@ -46,7 +45,7 @@ async def test_streams_of_a_node_on_the_emulator_say_what_transformers_says(
 @needs_compiler
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
 async def test_a_rank_that_is_killed_or_stopped_ends_the_streams_typed(tmp_path: Path, fault: signal.Signals) -> None:
-    folder, flags = small_model(tmp_path), ("--max-model-len", "512", "--peer-timeout", f"{TIMEOUT_S}")
+    folder, flags = tiny_model(tmp_path), ("--max-model-len", "512", "--peer-timeout", f"{TIMEOUT_S}")
     with running_node("--model", str(folder), *RANKS, *flags) as node:
         assert await ends_after(node, "worker:1", fault, max_tokens=500) < TIMEOUT_S + 5
         assert await asyncio.to_thread(node.process.wait, 20) == 1

@@ -11,8 +11,7 @@ from cuda.devices.gpu import GpuDevice
 from cuda.models.folder import prepare_model
 from protocol.sampling import SamplingParams
 from tests.cuda.devices.driver import Driver, config_for
-from tests.cuda.devices.emulated import small_model
-from tests.cuda.models.tiny import VARIANTS, VOCAB_SIZE, Variant
+from tests.cuda.models.tiny import VARIANTS, VOCAB_SIZE, Variant, tiny_model
 from tests.end_to_end.families import Workload, check_tokens
 
 WORKLOAD = Workload(lengths=(1, 3, 20, 24, 25, 60), shared_length=48, output_len=30, step_tokens=32, pool_pages=36)
@@ -28,14 +27,14 @@ def on_gpu(config: DeviceConfig) -> GpuDevice:
 def test_the_tokens_are_those_of_transformers_whatever_happens_to_the_request(
     tmp_path: Path, variant: Variant, *, overlap: bool
 ) -> None:
-    folder = small_model(tmp_path, variant)
+    folder = tiny_model(tmp_path, variant)
     device = on_gpu(WORKLOAD.device_config(folder))
     check_tokens(WORKLOAD, folder, device, overlap=overlap, num_rounds=2)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_batch_invariant_logits_are_the_same_bits_in_any_company_and_chunks(tmp_path: Path, dtype: str) -> None:
-    folder = small_model(tmp_path, "qwen3")
+    folder = tiny_model(tmp_path, "qwen3")
     config = config_for(folder, dtype=dtype, batch_invariant=True, max_running=40, num_pages=400)
     driver = Driver(config, on_gpu(config))
     tokens, logits = driver.generate({0: PROMPT}, 10)[0]

@@ -8,8 +8,7 @@ import pytest
 
 from cuda.devices.gpu import GpuDevice
 from tests.cuda.devices.driver import Driver, config_for
-from tests.cuda.devices.emulated import small_model
-from tests.cuda.models.tiny import VOCAB_SIZE
+from tests.cuda.models.tiny import VOCAB_SIZE, tiny_model
 from tests.gpu.conftest import Place
 
 PROMPT = np.random.default_rng(0).integers(3, VOCAB_SIZE, 60).tolist()
@@ -17,7 +16,7 @@ PROMPT = np.random.default_rng(0).integers(3, VOCAB_SIZE, 60).tolist()
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_model(tmp_path_factory.mktemp("model"), "qwen3")
+    return tiny_model(tmp_path_factory.mktemp("model"), "qwen3")
 
 
 def generated(place: Place, folder: Path, dtype: str, num_rows: int, *, captured: bool = True) -> dict[int, Any]:

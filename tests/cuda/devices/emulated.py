@@ -9,16 +9,6 @@ from cuda.devices.gpu import GpuDevice
 from cuda.emulator import Settings
 from cuda.emulator.build import Mode
 from tests.cuda.devices.driver import Driver, config_for
-from tests.cuda.models.tiny import Variant, tiny_model
-
-HEAD_DIM = 64
-"""The least that attention has a kernel for."""
-
-
-def small_model(folder: Path, variant: Variant = "llama", **overrides: Any) -> Path:
-    """A tiny model with heads that the kernels take, and few of them: the emulator's time goes with the weights."""
-    heads = {"head_dim": HEAD_DIM, "num_attention_heads": 2, "num_key_value_heads": 1}
-    return tiny_model(folder, variant, **{**heads, "hidden_size": 32, "intermediate_size": 48, **overrides})
 
 
 def emulated_device(config: DeviceConfig, mode: Mode = "fast", seed: int = 0) -> GpuDevice:

@@ -15,7 +15,7 @@ from cuda.models.spec import UnsupportedModel
 from protocol.sampling import SamplingParams
 from protocol.step import RowStart, SampledRow, StepPlan, StepRow
 from tests.cuda.devices.driver import Driver, config_for
-from tests.cuda.devices.emulated import emulated_device, emulated_driver, small_model
+from tests.cuda.devices.emulated import emulated_device, emulated_driver
 from tests.cuda.kernels.combinations import needs_compiler
 from tests.cuda.models.tiny import VOCAB_SIZE, tiny_model
 
@@ -33,7 +33,7 @@ DRAWS = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_model(tmp_path_factory.mktemp("model"), "qwen3")
+    return tiny_model(tmp_path_factory.mktemp("model"), "qwen3")
 
 
 @pytest.fixture(scope="module")
@@ -255,7 +255,7 @@ def test_models_and_settings_that_kernels_do_not_take_are_refused_in_one_line(fo
 
 def test_without_a_dtype_the_checkpoints_is_taken(folder: Path, driver: Driver) -> None:
     weights_bytes = driver.pool.weights_bytes
-    assert driver.pool.kv_bytes == 64 * 2 * 2 * 16 * 64 * 4  # pages, layers, keys and values, S, D, float32
+    assert driver.pool.kv_bytes == 64 * 2 * 2 * 16 * 64 * 4  # pages, layers, keys and values, S, K·D, float32
     half = emulated_driver(folder, dtype="bfloat16", max_running=2)
     assert (half.pool.weights_bytes, half.pool.kv_bytes) == (weights_bytes // 2, driver.pool.kv_bytes // 2)
     half.close()

@@ -12,8 +12,8 @@ from cuda.devices.gpu_memory import POOL_SHARE, WORKSPACE_BYTES, pool_pages
 from cuda.models.kv import KvLayout
 from protocol.errors import PartFailed
 from tests.cuda.devices.driver import config_for
-from tests.cuda.devices.emulated import small_model
 from tests.cuda.kernels.combinations import needs_compiler
+from tests.cuda.models.tiny import tiny_model
 
 LAYOUT = KvLayout(num_layers=2, num_kv_heads=1, head_dim=64, page_size=16, item_bytes=4)
 CONFIG = config_for(Path("/nowhere"), num_pages=None)
@@ -40,7 +40,7 @@ class ScarceBackend(EmulatedBackend):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_model(tmp_path_factory.mktemp("model"))
+    return tiny_model(tmp_path_factory.mktemp("model"))
 
 
 @needs_compiler
