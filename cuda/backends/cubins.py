@@ -5,8 +5,6 @@ compiler. Next: `nvrtc`, which compiles; `compiled`, what is known of a kernel.
 """
 
 import hashlib
-import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +13,7 @@ import msgspec
 
 from cuda.backends.compiled import CompiledKernel, compiled_kernels, warning_lines
 from cuda.backends.nvrtc import Compiler, find_compiler
+from cuda.emulator.cache import cache_folder, keep
 from cuda.emulator.source import included_files
 
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90", "sm_100")
@@ -51,12 +50,6 @@ class _Entry(msgspec.Struct):
     warnings: tuple[str, ...]
 
 
-def cache_folder() -> Path:
-    """Where cubins are kept; safe to delete at any time."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "tokenstage" / "cubins"
-
-
 def cubin_of(source: Path, names: Sequence[str], architecture: str) -> Cubin:
     """The kernels `names` of a `.cu`, compiled unless the cache has them. Processes and threads may ask at once.
 
@@ -70,7 +63,7 @@ def cubin_of(source: Path, names: Sequence[str], architecture: str) -> Cubin:
         CompileError: The source is refused.
     """
     compiler = find_compiler()
-    entry = cache_folder() / f"{source.stem}-{architecture}-{_key(compiler, source, names, architecture)}.json"
+    entry = cache_folder("cubins") / f"{source.stem}-{architecture}-{_key(compiler, source, names, architecture)}.json"
     return _kept(entry) or _compiled(compiler, source, names, architecture, entry)
 
 
@@ -88,7 +81,7 @@ def _kept(path: Path) -> Cubin | None:
     try:
         entry = msgspec.json.decode(path.read_bytes(), type=_Entry)
         code = (path.parent / entry.cubin).read_bytes()
-    except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
     if hashlib.sha256(code).hexdigest() != entry.digest:
         return None
@@ -102,15 +95,6 @@ def _compiled(compiler: Compiler, source: Path, names: Sequence[str], architectu
     # Named by its content: of two processes that compile the same at once, neither damages what the other wrote.
     cubin = path.with_name(f"{path.stem}-{digest[:8]}.cubin")
     entry = _Entry(cubin.name, digest, compiled_kernels(program), warning_lines(program.log))
-    _write(cubin, program.cubin)
-    _write(path, msgspec.json.format(msgspec.json.encode(entry)))
-    return Cubin(cubin, entry.kernels, entry.warnings)
-
-
-def _write(path: Path, content: bytes) -> None:
-    """The file appears whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
-        whole = Path(scratch, path.name)
-        whole.write_bytes(content)
-        whole.replace(path)
+    kept = keep(cubin, program.cubin)
+    keep(path, msgspec.json.format(msgspec.json.encode(entry)))
+    return Cubin(kept, entry.kernels, entry.warnings)

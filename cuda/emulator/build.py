@@ -1,22 +1,24 @@
-"""Compiles the run-time once and each kernel file once, into the user's cache folder.
+"""Compiles the run-time once and each kernel file once; `cache` keeps them.
 
 A cached file is named by a hash of everything that its bytes depend on: sources, headers, flags, compiler, CPU.
 Never loads what it builds; `runtime` does.
 """
 
 import hashlib
-import os
 import subprocess
 import tempfile
 from pathlib import Path
 from typing import Literal
 
+from cuda.emulator.cache import cache_folder, keep
 from cuda.emulator.errors import SourceError
 from cuda.emulator.source import included_files, translate
 from cuda.emulator.toolchain import Toolchain, find_toolchain
 
 Mode = Literal["fast", "check"]
 
+KIND = "emulator"
+DIGEST_BYTES = hashlib.sha256().digest_size
 HERE = Path(__file__).parent
 INCLUDE = HERE / "include"
 COMMON_FLAGS = ("-std=c++17", "-g1", "-gdwarf-4", "-fPIC", "-march=native", "-fno-strict-aliasing", "-ffp-contract=off")
@@ -41,12 +43,6 @@ MODE_FLAGS: dict[Mode, tuple[str, ...]] = {
 }
 
 
-def cache_folder() -> Path:
-    """Where compiled kernels are kept; safe to delete at any time."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "tokenstage" / "emulator"
-
-
 def build_runtime() -> Path:
     """The run-time's shared library.
 
@@ -57,13 +53,13 @@ def build_runtime() -> Path:
     sources = sorted((HERE / "runtime").glob("*.cpp"))
     headers = [*sorted((HERE / "runtime").glob("*.h")), INCLUDE / "emulator_abi.h"]
     key = _key(toolchain, RUNTIME_FLAGS, [path.read_text() for path in (*sources, *headers)])
-    target = cache_folder() / f"runtime-{key}.so"
-    if target.exists():
+    target = cache_folder(KIND) / f"runtime-{key}.so"
+    if _is_whole(target):
         return target
     with tempfile.TemporaryDirectory() as scratch:
         whole = Path(scratch, "runtime.cpp")  # in one piece: most of the time goes into the same few headers
         whole.write_text("".join(f'#include "{source}"\n' for source in sources))
-        return _built(target.name, [toolchain.command, *RUNTIME_FLAGS, "-shared", str(whole)])
+        return _linked(target, scratch, [toolchain.command, *RUNTIME_FLAGS, "-shared", str(whole)])
 
 
 def build_module(
@@ -82,17 +78,16 @@ def build_module(
     headers = [path.read_text() for path in (*included_files(code, folders), *sorted(INCLUDE.glob("*.h")))]
     key = _key(toolchain, flags, [translation.text, *headers])
     search = [f"-I{folder}" for folder in folders]
-    objects = cache_folder() / f"{Path(file).stem}-{key}.so"
-    if objects.exists():
-        return objects, translation.entries
+    target = cache_folder(KIND) / f"{Path(file).stem}-{key}.so"
+    if _is_whole(target):
+        return target, translation.entries
     with tempfile.TemporaryDirectory() as scratch:
         text, obj = Path(scratch, "kernel.cpp"), Path(scratch, "kernel.o")
         text.write_text(translation.text)
         include = ["-include", str(INCLUDE / "emulator_prelude.h")]
         _run([toolchain.command, *flags, *search, *include, "-c", str(text), "-o", str(obj)])
         # Linked without the sanitizer flag, so that nothing asks for libtsan.
-        _built(objects.name, [toolchain.command, "-shared", str(obj)])
-    return objects, translation.entries
+        return _linked(target, scratch, [toolchain.command, "-shared", str(obj)]), translation.entries
 
 
 def _key(toolchain: Toolchain, flags: tuple[str, ...], texts: list[str]) -> str:
@@ -102,17 +97,21 @@ def _key(toolchain: Toolchain, flags: tuple[str, ...], texts: list[str]) -> str:
     return digest.hexdigest()[:24]
 
 
-def _built(name: str, command: list[str]) -> Path:
-    """Runs `command -o FILE` unless the cache has it; the file appears whole or not at all."""
-    target = cache_folder() / name
-    if target.exists():
-        return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        output = Path(scratch) / name
-        _run([*command, "-o", str(output)])
-        output.replace(target)
-    return target
+def _linked(target: Path, scratch: str, command: list[str]) -> Path:
+    """Runs `command -o FILE` in `scratch` and keeps the file, with a digest at its end, which loaders pass over."""
+    output = Path(scratch) / target.name
+    _run([*command, "-o", str(output)])
+    code = output.read_bytes()
+    return keep(target, code + hashlib.sha256(code).digest())
+
+
+def _is_whole(target: Path) -> bool:
+    """Whether a kept file is there, as it was written."""
+    try:
+        kept = target.read_bytes()
+    except OSError:
+        return False
+    return hashlib.sha256(kept[:-DIGEST_BYTES]).digest() == kept[-DIGEST_BYTES:]
 
 
 def _run(command: list[str]) -> None:

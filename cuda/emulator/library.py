@@ -9,7 +9,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from cuda.emulator.build import build_runtime, cache_folder
+from cuda.emulator.build import KIND, build_runtime
+from cuda.emulator.cache import is_kept
 from cuda.emulator.errors import EmulatorError, KernelError, SourceLine
 
 
@@ -102,7 +103,7 @@ def _source_line(pc: int, process: int = 0) -> SourceLine | None:
     if tool is None or place is None:
         return None
     library, offset = place
-    if library.name.startswith("runtime-") or not library.is_relative_to(cache_folder()):
+    if library.name.startswith("runtime-") or not is_kept(library, KIND):
         return None
     command = [tool, "-e", str(library), hex(offset)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - binutils

@@ -77,6 +77,16 @@ def test_a_damaged_entry_is_built_anew(
     assert compiles.count == 2
 
 
+def test_a_cache_that_cannot_be_written_costs_a_compilation_only(
+    source: Path, compiles: Counter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    for count in (1, 2):
+        assert cubin_of(source, ["scale<float>"], "sm_90").path.read_bytes()[:4] == b"\x7fELF"
+        assert compiles.count == count
+
+
 def test_two_at_once_leave_one_whole_entry_and_nothing_else(source: Path, cache: Path) -> None:
     with ThreadPoolExecutor(2) as pool:
         cubins = list(pool.map(lambda _number: cubin_of(source, ["scale<float>"], "sm_90"), range(2)))

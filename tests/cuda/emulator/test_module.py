@@ -16,7 +16,8 @@ from cuda.emulator import (
     Stream,
     ToolchainError,
 )
-from cuda.emulator.build import build_module, cache_folder
+from cuda.emulator.build import build_module
+from cuda.emulator.cache import cache_folder
 from cuda.emulator.stream import MAX_QUEUED
 from cuda.emulator.toolchain import find_toolchain
 
@@ -141,13 +142,37 @@ def test_the_cache_follows_the_environment_and_the_sources(tmp_path: Path, monke
     code = '#include "value.cuh"\nextern "C" __global__ void k(int* out) { *out = value; }'
     file = str(tmp_path / "k.cu")
     first, _ = build_module(code, file, (), (), "fast")
-    assert first.parent == cache_folder() == tmp_path / "tokenstage" / "emulator"
+    assert first.parent == cache_folder("emulator") == tmp_path / "tokenstage" / "emulator"
     written = first.stat().st_mtime_ns
     assert build_module(code, file, (), (), "fast")[0].stat().st_mtime_ns == written
     assert build_module(code, file, ("-DX=1",), (), "fast")[0] != first
     assert build_module(code, file, (), (), "check")[0] != first
     header.write_text("constexpr int value = 2;")
     assert build_module(code, file, (), (), "fast")[0] != first
+
+
+@pytest.mark.parametrize("damage", [b"", b"\x7fELF", None], ids=["empty", "cut", "last byte"])
+def test_a_damaged_object_is_built_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes | None) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    code = 'extern "C" __global__ void k(int* out) { *out = 1; }'
+    kept, _ = build_module(code, "k.cu", (), (), "fast")
+    whole = kept.read_bytes()
+    damaged = whole[:-1] + bytes([whole[-1] ^ 1]) if damage is None else damage
+    kept.write_bytes(damaged)
+    assert build_module(code, "k.cu", (), (), "fast")[0] == kept
+    assert kept.read_bytes() != damaged
+    assert len(kept.read_bytes()) == len(whole)
+
+
+def test_a_cache_that_cannot_be_written_costs_a_compilation_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    kernel = RawModule(code='extern "C" __global__ void k(int* out) { *out = 1; }').get_function("k")
+    out = DeviceArray.from_numpy(np.zeros(1, np.int32))
+    kernel((1,), (1,), (out,))
+    assert out.numpy() == 1
 
 
 def test_streams_keep_order_and_raise_at_synchronize() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cuda.emulator import KernelError, Settings
-from cuda.emulator.build import cache_folder
+from cuda.emulator.cache import cache_folder
 
 KERNELS = Path(__file__).parents[3] / "cuda" / "kernels"
 CHECK_SEEDS = (0, 3, 4)  # each order of threads; copies early and late
@@ -57,7 +57,7 @@ def plant(mutant: Mutant) -> Path:
     if (count := text.count(mutant.old)) != 1:
         raise ValueError(f"{mutant.old!r} occurs {count} times in {mutant.source}; a mutant changes exactly one place")
     name = hashlib.sha256(repr(mutant).encode()).hexdigest()[:16]
-    folder = cache_folder() / "mutants" / name
+    folder = cache_folder("emulator") / "mutants" / name
     folder.mkdir(parents=True, exist_ok=True)
     for path in (*KERNELS.glob("*.cu"), *KERNELS.glob("*.cuh")):
         original = path.read_text()
