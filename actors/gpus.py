@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 DRIVER = "libcuda.so.1"
-MIN_CAPABILITY = (8, 0)
-"""Kernels are compiled for Ampere (A100) and later."""
+GENERATIONS = (8, 9, 10)
+"""Compute capabilities, without the minor number, that kernels are compiled for: A100 to B200."""
 NEEDED_MODULE = "cupy"
 INSTALL_HINT = "install it with `pip install 'tokenstage[cuda]'`"
 _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76  # CUdevice_attribute
@@ -39,11 +39,11 @@ def find_gpus(load: Callable[[str], Any] = ctypes.CDLL) -> Gpus:
     number = ctypes.c_int()
     library.cuDeviceGetCount(ctypes.byref(number))
     capabilities = [_capability(library, index) for index in range(number.value)]
-    usable = tuple(index for index, capability in enumerate(capabilities) if capability >= MIN_CAPABILITY)
+    usable = tuple(index for index, (major, _minor) in enumerate(capabilities) if major in GENERATIONS)
     if usable and importlib.util.find_spec(NEEDED_MODULE) is None:
         return Gpus((), f"GPUs need the Python package {NEEDED_MODULE}; {INSTALL_HINT}")
     if len(usable) < len(capabilities):
-        return Gpus(usable, "compute capability 8.0 or later is needed (A100 and newer)")
+        return Gpus(usable, "kernels are made for compute capability 8.x, 9.x and 10.x (A100 to B200)")
     return Gpus(usable, "")
 
 

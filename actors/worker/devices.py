@@ -38,7 +38,7 @@ def _gpu(config: WorkerConfig, number: int) -> Device:
     try:
         return GpuDevice(config.device_config(), GpuBackend(number))
     except MissingPart as error:
-        raise PartFailed(f"device {config.device}: {error}") from error
+        raise PartFailed(f"{error}") from error
 
 
 def _emulated(config: WorkerConfig, number: int) -> Device:

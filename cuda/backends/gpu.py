@@ -25,17 +25,17 @@ def check_gpu(index: int) -> None:
     """MissingPart, in one line, if something that GPU number `index` needs is not there."""
     if torch.version.cuda is None:
         raise MissingPart(
-            f"gpu:{index}: torch {torch.__version__} is built without CUDA; "
+            f"cuda:{index}: torch {torch.__version__} is built without CUDA; "
             "run `pip install --force-reinstall 'torch>=2.13,<2.14'` against PyPI, whose Linux build has it"
         )
     if not torch.cuda.is_available():
         raise MissingPart(
-            f"gpu:{index}: torch finds no NVIDIA GPU; `nvidia-smi` must list it, "
+            f"cuda:{index}: torch finds no NVIDIA GPU; `nvidia-smi` must list it, "
             f"with a driver for CUDA {torch.version.cuda}, and CUDA_VISIBLE_DEVICES must not hide it"
         )
     num_gpus = torch.cuda.device_count()
     if not 0 <= index < num_gpus:
-        raise MissingPart(f"gpu:{index}: there is no such GPU; torch sees {num_gpus}, counted from gpu:0")
+        raise MissingPart(f"cuda:{index}: there is no such GPU; torch sees {num_gpus}, counted from cuda:0")
     architecture_for(torch.cuda.get_device_capability(index), torch.cuda.get_device_name(index))
     _import_cupy(index)
     find_compiler()
@@ -250,7 +250,7 @@ def _import_cupy(index: int) -> Any:  # noqa: ANN401 - it has no types
     except ImportError as error:
         reason = str(error).strip().splitlines()[0]
         raise MissingPart(
-            f"gpu:{index}: kernels are launched by CuPy, which cannot be imported ({reason}); "
+            f"cuda:{index}: kernels are launched by CuPy, which cannot be imported ({reason}); "
             "run `pip install 'tokenstage[cuda]'`"
         ) from error
     return cupy

@@ -5,6 +5,7 @@ Chooses the algorithm by size, opens and closes in order, and says who did not c
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -123,13 +124,19 @@ class GpuRanks:
         """See `Exchange`. The slab is freed when no rank uses it any more."""
         try:
             self._backend.synchronize()
-        except RuntimeError:  # told before, and the group is lost
+        except RuntimeError:  # told before, and the group is lost: such a GPU frees nothing before its process ends
             self._patience_s = 0.0
+            with suppress(RuntimeError):
+                self._close_memory()
+        else:
+            self._close_memory()
+        self._meeting.close()
+
+    def _close_memory(self) -> None:
         self._meeting.meet(self._patience_s)
         self._memory.close_peers()
         self._meeting.meet(self._patience_s)
         self._memory.close()
-        self._meeting.close()
 
     def _set_generation(self, generation: int) -> None:
         head = np.zeros(HEAD_BYTES // 4, np.uint32)

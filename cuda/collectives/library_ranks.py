@@ -42,13 +42,15 @@ class LibraryRanks:
 
     def open_peers(self, handles: Sequence[bytes]) -> None:
         """See `Exchange`. PeerMemoryFailed if the library does not bring the ranks together in time."""
-        group, library = self._group, "nccl" if self._backend.device.type == "cuda" else "gloo"
+        group, device = self._group, self._backend.device
+        library, of_device = ("nccl", device) if device.type == "cuda" else ("gloo", None)
         try:
             if self._store is None:
                 self._store = self._open_store(int(handles[0]), is_master=False)
             distributed.init_process_group(
-                library, store=self._store, rank=group.rank, world_size=group.world_size, timeout=self._timeout
-            )
+                library, store=self._store, rank=group.rank, world_size=group.world_size, timeout=self._timeout,
+                device_id=of_device,  # NCCL would guess it from the rank
+            )  # fmt: skip
             distributed.barrier()
         except (RuntimeError, ValueError) as error:
             raise PeerMemoryFailed(f"rank {group.rank} does not meet its peers through {library}: {error}") from error

@@ -5,7 +5,7 @@ nothing. Read `trial` for what is made of it.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -123,8 +123,7 @@ class _Device:
             hindrance = isinstance(error, PeerTimeout), str(error).partition("\n")[0]
         hindrances = [told for told in self.meeting.gather(self.place, hindrance) if told is not None]
         if hindrances:
-            with suppress(RuntimeError):  # a GPU whose kernel has given up frees nothing
-                ranks.close()
+            ranks.close()
             raise PeersUnfitError(min(hindrances)[1])  # rather than of one that waited, of one that could not come
         with closing(ranks):
             samples = [

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from actors.gpus import Gpus, find_gpus
+from actors.gpus import GENERATIONS, Gpus, find_gpus
+from cuda.backends.cubins import ARCHITECTURES
 
 
 class Driver:
@@ -34,9 +35,13 @@ def found(driver: Driver, monkeypatch: pytest.MonkeyPatch, *, cupy: bool = True)
 
 def test_gpus_that_kernels_are_made_for_are_usable(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found(Driver((9, 0), (8, 0)), monkeypatch) == Gpus((0, 1), "")
-    mixed = found(Driver((7, 5), (8, 9)), monkeypatch)
-    assert mixed.usable == (1,)
-    assert "8.0 or later" in mixed.hindrance
+    mixed = found(Driver((7, 5), (8, 9), (12, 0), (10, 3)), monkeypatch)
+    assert mixed.usable == (1, 3)
+    assert "8.x, 9.x and 10.x" in mixed.hindrance
+
+
+def test_what_is_taken_for_usable_is_what_kernels_are_compiled_for() -> None:
+    assert sorted({int(architecture[3:]) // 10 for architecture in ARCHITECTURES}) == sorted(GENERATIONS)
 
 
 def test_without_a_driver_there_is_none() -> None:

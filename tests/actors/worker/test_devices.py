@@ -43,7 +43,7 @@ def test_the_emulator_without_its_compiler_is_refused_in_one_line(monkeypatch: p
 
 
 def test_a_gpu_that_cannot_be_used_is_refused_in_one_line() -> None:
-    with pytest.raises(PartFailed, match=r"^device cuda:99: [^\n]*$"):
+    with pytest.raises(PartFailed, match=r"^cuda:99: [^\n]*$"):
         open_device(config("cuda:99"))
 
 

@@ -39,7 +39,7 @@ def test_nothing_is_said_when_all_is_there() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_backend_without_a_gpu_says_in_one_line_what_is_missing() -> None:
-    with pytest.raises(MissingPart, match=r"^gpu:0: torch .*") as caught:
+    with pytest.raises(MissingPart, match=r"^cuda:0: torch .*") as caught:
         GpuBackend(0)
     assert "\n" not in str(caught.value)
 
@@ -57,7 +57,7 @@ def test_a_machine_without_gpu_or_driver_is_told_what_must_see_one(one_gpu: pyte
 @pytest.mark.usefixtures("one_gpu")
 @pytest.mark.parametrize("index", [-1, 1])
 def test_an_index_out_of_range_is_told_how_many_there_are(index: int) -> None:
-    assert complaint(index) == f"gpu:{index}: there is no such GPU; torch sees 1, counted from gpu:0"
+    assert complaint(index) == f"cuda:{index}: there is no such GPU; torch sees 1, counted from cuda:0"
 
 
 def test_a_missing_cupy_is_named(one_gpu: pytest.MonkeyPatch) -> None:

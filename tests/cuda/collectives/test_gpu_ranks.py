@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from cuda.backends.emulated import EmulatedBackend
+from cuda.backends.emulated_sharing import EmulatedSharing
 from cuda.collectives.errors import PeerMemoryFailed, PeerTimeout
 from cuda.emulator import Settings
 from cuda.emulator.build import Mode
@@ -126,6 +128,31 @@ def test_a_rank_that_does_not_run_the_step_is_named() -> None:
     with pytest.raises(PeerTimeout, match=r"^rank 0 waited 0\.1 s for rank 1 in exchange 1 \(step 7\)$"):
         present.run(7)
     present.close()
+    absent.close()
+
+
+@needs_compiler
+def test_a_gpu_that_gave_up_and_frees_nothing_is_let_go_of_without_another_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = Job(2, timeout_s=0.1)
+    present, absent = job.start(0), job.start(1)
+    handles = [present.ranks.export(), absent.ranks.export()]
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(lambda rank: rank.open_peers(handles), (present, absent)))
+    with pytest.raises(PeerTimeout):
+        present.run(7)
+    refused: list[object] = []
+
+    def refuse(what: object, *_args: object) -> None:
+        refused.append(what)
+        raise RuntimeError("cudaErrorLaunchFailure: unspecified launch failure")
+
+    with monkeypatch.context() as lost:
+        lost.setattr(EmulatedSharing, "close", refuse)
+        lost.setattr(EmulatedBackend, "synchronize", refuse)
+        present.close()
+    assert len(refused) == 2
     absent.close()
 
 

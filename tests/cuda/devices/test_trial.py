@@ -2,6 +2,7 @@
 
 import math
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -90,12 +91,15 @@ def test_when_one_device_fails_none_waits_for_it_and_its_error_is_told(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = set(SHARED.iterdir())
-    open_peers = SharedMemory.open_peers
+    open_peers, opened = SharedMemory.open_peers, threading.Event()
 
     def one_cannot(memory: SharedMemory, handles: list[bytes]) -> tuple[int, ...]:
         if memory.export() == handles[1]:
+            opened.wait(10)  # else the other would find its memory gone, and that might be told first
             raise OSError("no room")
-        return open_peers(memory, handles)
+        addresses = open_peers(memory, handles)
+        opened.set()
+        return addresses
 
     monkeypatch.setattr(SharedMemory, "open_peers", one_cannot)
     with pytest.raises(OSError, match="no room"):
