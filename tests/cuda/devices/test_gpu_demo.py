@@ -3,7 +3,6 @@
 import time
 
 import numpy as np
-import pytest
 import tokenizers
 
 from cuda.models.folder import prepare_model
@@ -15,8 +14,6 @@ NEW_TOKENS = 8
 
 
 @needs_compiler
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
 def test_greedy_tokens_are_the_cpu_devices() -> None:
     folder = prepare_model("demo")
     tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
