@@ -24,10 +24,11 @@ def test_it_runs_once_and_ends_with_the_block(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(first_start, "COMMAND", "compile = input")  # any program; this one is over at once
     with KernelCompiler() as compiler:
         compiler.start()
-        first = [child.pid for child in psutil.Process().children()]
+        first = children()
         compiler.start()
-        assert [child.pid for child in psutil.Process().children()] == first
-    assert not set(first) & {child.pid for child in psutil.Process().children()}
+        assert len(first) == 1
+        assert children() == first
+    assert children() == []
 
 
 def test_two_compilers_take_turns(tmp_path: Path) -> None:
