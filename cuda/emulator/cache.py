@@ -1,14 +1,14 @@
-"""Where compiled code is kept for the next process: the user's cache folder, or one of this process where that fails.
+"""Where compiled code is kept for the next process: the user's cache folder; where that fails, memory of this process.
 
 Whoever reads it checks that a file is what was written: machines crash. Never compiles; `build` does.
 """
 
-import functools
 import os
 import tempfile
 from pathlib import Path
 
-_OWN = "tokenstage-compiled-"
+_in_memory: dict[Path, str] = {}
+"""What files that only this process has would be called."""
 
 
 def cache_folder(kind: str) -> Path:
@@ -22,7 +22,12 @@ def keep(path: Path, content: bytes) -> Path:
     try:
         return _written(path, content)
     except OSError:  # read-only, or full: every process compiles for itself
-        return _written(Path(_own_folder().name, path.name), content)
+        return _remembered(path.name, content)
+
+
+def kept_name(path: Path, kind: str) -> str | None:
+    """The name of a file that `keep` has written; None for others."""
+    return path.name if path.is_relative_to(cache_folder(kind)) else _in_memory.get(path)
 
 
 def _written(path: Path, content: bytes) -> Path:
@@ -34,12 +39,10 @@ def _written(path: Path, content: bytes) -> Path:
     return path
 
 
-def is_kept(path: Path, kind: str) -> bool:
-    """Whether a file is one that `keep` wrote."""
-    return path.is_relative_to(cache_folder(kind)) or path.parent.name.startswith(_OWN)
-
-
-@functools.cache
-def _own_folder() -> "tempfile.TemporaryDirectory[str]":
-    """Deleted when the process ends."""
-    return tempfile.TemporaryDirectory(prefix=_OWN)
+def _remembered(name: str, content: bytes) -> Path:
+    """A file that goes with the process, however that ends."""
+    number = os.memfd_create(name)
+    path = Path(f"/proc/{os.getpid()}/fd/{number}")
+    path.write_bytes(content)
+    _in_memory[path] = name
+    return path

@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 from cuda.emulator.build import KIND, build_runtime
-from cuda.emulator.cache import is_kept
+from cuda.emulator.cache import kept_name
 from cuda.emulator.errors import EmulatorError, KernelError, SourceLine
 
 
@@ -103,7 +103,8 @@ def _source_line(pc: int, process: int = 0) -> SourceLine | None:
     if tool is None or place is None:
         return None
     library, offset = place
-    if library.name.startswith("runtime-") or not is_kept(library, KIND):
+    name = kept_name(library, KIND)
+    if name is None or name.startswith("runtime-"):
         return None
     command = [tool, "-e", str(library), hex(offset)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - binutils

@@ -169,10 +169,14 @@ def test_a_cache_that_cannot_be_written_costs_a_compilation_only(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    kernel = RawModule(code='extern "C" __global__ void k(int* out) { *out = 1; }').get_function("k")
+    code = 'extern "C" __global__ void k(int* out, int n) {\n    *out = n;\n    *out = 7 / n;\n}'
+    kernels = [RawModule(code=code).get_function("k") for _ in range(2)]
     out = DeviceArray.from_numpy(np.zeros(1, np.int32))
-    kernel((1,), (1,), (out,))
-    assert out.numpy() == 1
+    for value, kernel in enumerate(kernels, 1):
+        kernel((1,), (1,), (out, np.int32(value)))
+        assert out.numpy() == 7 // value
+    with pytest.raises(EmulatorError, match=r"kernel\.cu:3"):
+        kernels[0]((1,), (1,), (out, np.int32(0)))
 
 
 def test_streams_keep_order_and_raise_at_synchronize() -> None:
