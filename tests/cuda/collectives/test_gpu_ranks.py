@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -65,25 +66,44 @@ def test_ten_thousand_exchanges_over_the_wrap() -> None:
     run_threads(Job(2, rows=(1, 3), rounds=100, first_generation=2**31 - 5000), runs=50)
 
 
+@contextmanager
+def started(count: int) -> Iterator[list[RankProcess]]:
+    processes = [RankProcess() for _ in range(count)]
+    yield processes
+    for process in processes:
+        process.close()
+
+
 @pytest.fixture(scope="module")
 def processes() -> Iterator[list[RankProcess]]:
-    started = [RankProcess() for _ in range(3)]
-    yield started
-    for process in started:
-        process.close()
+    with started(3) as three:
+        yield three
+
+
+def run_processes(processes: list[RankProcess], job: Job) -> None:
+    open_group(processes, job)
+    for run in range(2):
+        for process in processes:
+            process.send("run", run)
+        assert {process.receive() for process in processes} == {digest(expected(job, run))}
+    for process in processes:
+        process.send("close")
 
 
 @needs_compiler
 @pytest.mark.parametrize(("world_size", "mode", "seed"), [(2, "fast", 0), (2, "check", 3), (3, "check", 4)])
 def test_processes_find_the_same_bits(processes: list[RankProcess], world_size: int, mode: Mode, seed: int) -> None:
     job = Job(world_size, settings=Settings(mode, seed), first_generation=NEAR_WRAPS[0], rounds=6, late=True)
-    open_group(processes[:world_size], job)
-    for run in range(2):
-        for process in processes[:world_size]:
-            process.send("run", run)
-        assert {process.receive() for process in processes[:world_size]} == {digest(expected(job, run))}
-    for process in processes[:world_size]:
-        process.send("close")
+    run_processes(processes[:world_size], job)
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["fast", CHECK])
+@pytest.mark.parametrize("world_size", [4, 8])
+def test_many_processes_find_the_same_bits(world_size: int, mode: Mode) -> None:
+    with started(world_size) as many:
+        run_processes(many, Job(world_size, settings=Settings(mode, 1), first_generation=NEAR_WRAPS[0], rounds=6))
 
 
 @needs_compiler
