@@ -26,7 +26,7 @@ from protocol.model_info import ModelInfo
 QUANTIZED_BYTES = {"int8": 1 + 2 / 32, "int4": 1 / 2 + 4 / 32}
 """Of a weight, with its share of the scales of a group of 32."""
 GPU_POOL_SHARE, GPU_RESERVE_BYTES = 0.9, 1 << 30
-"""As `cuda.devices.gpu_memory` has it, and room for a step's buffers."""
+"""As `cuda.devices.gpu_loading` has it, and room for a step's buffers."""
 CPU_RESERVE_BYTES = 512 << 20
 """Of a worker's process, beside weights and KV."""
 log = structlog.get_logger()

@@ -13,7 +13,7 @@ from cuda.devices.device import DeviceConfig, PoolInfo
 from cuda.devices.gpu_batch import Floats, Ints
 from cuda.devices.gpu_fill import Extent, fill
 from cuda.devices.gpu_flights import Flight, Flights
-from cuda.devices.gpu_loading import Loaded, load_model
+from cuda.devices.gpu_loading import RECORDED, Loaded, load_model, memory_for
 from cuda.devices.gpu_stages import Drawn, Pass
 from cuda.devices.passes import passes
 from protocol.sampling import SamplingParams
@@ -161,9 +161,10 @@ class GpuDevice:
             raise
 
     def _begin(self, loaded: Loaded) -> None:
-        """Run some passes once and capture the decode passes."""
-        self._warm_up()
-        loaded.runner.capture()
+        """Run some passes once and capture the decode passes. PartFailed if there is no memory for that."""
+        with memory_for(*RECORDED):
+            self._warm_up()
+            loaded.runner.capture()
 
     def _warm_up(self) -> None:
         """Run what will be captured, few rows and more: kernels and libraries set themselves up at a first call."""

@@ -1,6 +1,7 @@
 """From a model folder to everything that a step of the gpu device touches; the KV pool takes what the rest leaves."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,6 @@ from cuda.collectives.library_ranks import LibraryRanks
 from cuda.devices.device import DeviceConfig, PoolInfo
 from cuda.devices.gpu_batch import BatchShape
 from cuda.devices.gpu_kernels import Kernels
-from cuda.devices.gpu_memory import memory_for, pool_pages
 from cuda.devices.gpu_ops import GpuBuffers, GpuState
 from cuda.devices.gpu_runner import PassRunner
 from cuda.devices.gpu_slots import GpuSlots
@@ -23,10 +23,11 @@ from cuda.devices.gpu_stages import Stages
 from cuda.devices.gpu_weights import load_onto
 from cuda.models.checkpoint import stored_dtype
 from cuda.models.folder import read_spec
-from cuda.models.kv import KvLayout
+from cuda.models.kv import KvLayout, PoolRequest, choose_num_pages
 from cuda.models.rope import rope_table
 from cuda.models.shard import split
 from cuda.models.spec import UnsupportedModel
+from protocol.errors import PartFailed
 
 PASS_TOKENS = 8192
 """A longer step is computed in passes of this many tokens, so that buffers stay small."""
@@ -34,9 +35,14 @@ NUM_STAGES = 4
 """Passes on their way: those of two steps, if they are one each, and room to lay out more."""
 MAX_UPDATES = 1024
 """Page-table entries that a pass has room for; more travel before it."""
-
+POOL_SHARE = 0.9
+"""Of what weights and buffers leave free: the rest is for the driver and for others on the same GPU."""
+WORKSPACE_BYTES = 256 << 20
+"""Kept free for what the matrix library allocates at its first calls, and for captured graphs."""
+POOL = ("the KV pool", "--kv-memory", "--num-pages")
+RECORDED = ("recorded steps and the matrix library", "--kv-memory", "--num-pages", "--max-running")
 BUFFERS = ("the buffers of a step", "--max-running", "--step-tokens", "--max-model-len")
-"""What they are called where memory lacks, and the settings that make them smaller."""
+"""What things are called where memory lacks, and the settings that leave more for them."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +89,33 @@ def load_model(config: DeviceConfig, backend: Backend, progress: Callable[[float
     )  # fmt: skip
     slab_bytes = 0 if config.world_size == 1 else Slab.of(exchanged, config.world_size).num_bytes
     num_pages = pool_pages(config, layout, backend.free_bytes() - slab_bytes)
-    with memory_for("the KV pool", "--kv-memory", "--num-pages"):
+    with memory_for(*POOL):
         pools = [backend.empty(layout.shape(num_pages), dtype) for _ in range(spec.num_layers)]
     state = GpuState(backend, shape, slots, pools, table, _ranks(backend, config, exchanged))
     runner = PassRunner(backend, weights, kernels, buffers, state)
     pool = PoolInfo(num_pages, config.page_size, weights_bytes, num_pages * layout.page_bytes)
     return Loaded(pool, pass_tokens, shape.max_updates, kernels, slots, stages, runner, state.ranks)
+
+
+@contextmanager
+def memory_for(what: str, *settings: str) -> Iterator[None]:
+    """Turn the lack of memory inside into one line that names what to lower."""
+    try:
+        yield
+    except RuntimeError as error:  # torch's allocator has its own kind; the driver's comes through torch and CuPy
+        if not isinstance(error, torch.OutOfMemoryError) and "out of memory" not in str(error):
+            raise
+        raise PartFailed(f"not enough device memory for {what}; lower {' or '.join(settings)}") from error
+
+
+def pool_pages(config: DeviceConfig, layout: KvLayout, free_bytes: int) -> int:
+    """Pages of the pool, of `free_bytes` that can still be had. PartFailed if not even one fits."""
+    request = PoolRequest(config.num_pages, config.kv_memory, config.max_running * config.max_model_len)
+    try:
+        return choose_num_pages(layout, request, max(0, free_bytes - WORKSPACE_BYTES), POOL_SHARE)
+    except ValueError as error:
+        mend = "lower --max-running, --step-tokens or --dtype" if config.kv_memory is None else "raise --kv-memory"
+        raise PartFailed(f"no device memory for the KV pool: {error}; {mend}") from error
 
 
 def _ranks(backend: Backend, config: DeviceConfig, exchanged: Exchanged) -> Exchange | None:

@@ -3,11 +3,12 @@
 Captured graphs and eager passes are the same calls over the same addresses.
 """
 
+from functools import partial
+
 import torch
 
-from cuda.backends.backend import Backend
-from cuda.devices.gpu_fill import Extent
-from cuda.devices.gpu_graphs import DecodeGraphs
+from cuda.backends.backend import Backend, Graph
+from cuda.devices.gpu_fill import Extent, padded_rows
 from cuda.devices.gpu_kernels import Kernels
 from cuda.devices.gpu_ops import GpuBuffers, GpuOps, GpuState
 from cuda.devices.gpu_stages import Stage
@@ -28,7 +29,8 @@ class PassRunner:
         self._buffers = buffers
         self._state = state
         self._items_begin = state.shape.begins[-2]
-        self._graphs: DecodeGraphs | None = None
+        self._graphs: dict[int, Graph] = {}
+        """Decode passes, by their number of rows."""
 
     @property
     def logits(self) -> torch.Tensor:
@@ -37,9 +39,14 @@ class PassRunner:
         return self._buffers.logits if ranks is None else ranks.logits
 
     def capture(self) -> None:
-        """Record the decode passes. Every kernel and library call must have run once before."""
+        """Record decode passes of every padded number of rows, so that the host queues one launch and not hundreds.
+
+        Every kernel and library call must have run once before. Recorded later, at its first use, a size would stall
+        everybody's next token, and could fail then.
+        """
         max_rows = self._state.shape.max_rows
-        self._graphs = DecodeGraphs(self._backend, lambda num_rows: self.forward(num_rows, num_rows), max_rows)
+        sizes = sorted({padded_rows(num_rows, max_rows) for num_rows in range(1, max_rows + 1)}, reverse=True)
+        self._graphs = {size: self._backend.capture(partial(self.forward, size, size)) for size in sizes}
 
     def queue(self, stage: Stage, extent: Extent, num_updates: int) -> None:
         """Queue a pass that `stage` describes, and the copy of what it draws into `stage.results`."""
@@ -47,8 +54,8 @@ class PassRunner:
         num_words = self._items_begin + ITEM_FIELDS * extent.num_items
         self._backend.copy(state.words[:num_words], stage.words[:num_words])
         self._scatter(num_updates)
-        if extent.is_decode and self._graphs is not None:
-            self._graphs.launch(extent.num_tokens)
+        if extent.is_decode and self._graphs:
+            self._graphs[extent.num_tokens].launch()
         else:
             self.forward(extent.num_tokens, extent.num_rows)
         if extent.sampling:

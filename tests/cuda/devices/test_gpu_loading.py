@@ -8,7 +8,7 @@ import torch
 
 from cuda.backends.emulated import EmulatedBackend
 from cuda.devices.gpu import GpuDevice
-from cuda.devices.gpu_memory import POOL_SHARE, WORKSPACE_BYTES, pool_pages
+from cuda.devices.gpu_loading import POOL_SHARE, WORKSPACE_BYTES, pool_pages
 from cuda.models.kv import KvLayout
 from protocol.errors import PartFailed
 from tests.cuda.devices.driver import config_for
@@ -64,6 +64,23 @@ def test_a_lack_of_memory_names_what_to_lower(
     with pytest.raises(PartFailed, match=message) as caught:
         device.load(lambda _done: None)
     assert "\n" not in str(caught.value)
+    device.close()
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("a long\nstory"), RuntimeError("cudaErrorMemoryAllocation: out of memory")]
+)
+def test_a_lack_of_memory_for_what_is_recorded_names_what_to_lower(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def capture(_backend: EmulatedBackend, _run: object) -> None:
+        raise error
+
+    monkeypatch.setattr(EmulatedBackend, "capture", capture)
+    device = GpuDevice(config_for(folder, max_model_len=128), EmulatedBackend())
+    with pytest.raises(PartFailed, match=r"for recorded steps .*; lower --kv-memory or --num-pages or --max-running$"):
+        device.load(lambda _done: None)
     device.close()
 
 
