@@ -99,17 +99,25 @@ class DeviceThread:
         begin = time.perf_counter()
         device = self._make_device()
         try:
-            pool = device.load(lambda fraction: self._post(self._listener.device_progressed, fraction))
-            load_s = time.perf_counter() - begin
-            if self._has_peers and not self._meet_peers(device):
-                return
-            self._post(self._listener.device_loaded, pool, load_s)
-            if isinstance(device, PipelinedDevice):
-                self._queue_plans(device)
-            else:
-                self._execute_plans(device)
-        finally:
-            device.close()
+            self._serve(device, begin)
+        except Exception as error:
+            try:
+                device.close()
+            except Exception as second:  # noqa: BLE001 - a lost GPU fails in all that is asked of it: the first counts
+                error.add_note(f"closing the device failed too: {second}")
+            raise
+        device.close()
+
+    def _serve(self, device: Device, begin: float) -> None:
+        pool = device.load(lambda fraction: self._post(self._listener.device_progressed, fraction))
+        load_s = time.perf_counter() - begin
+        if self._has_peers and not self._meet_peers(device):
+            return
+        self._post(self._listener.device_loaded, pool, load_s)
+        if isinstance(device, PipelinedDevice):
+            self._queue_plans(device)
+        else:
+            self._execute_plans(device)
 
     def _meet_peers(self, device: Device) -> bool:
         """False if it is closed before the others have exported."""

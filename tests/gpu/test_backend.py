@@ -86,6 +86,24 @@ def test_a_graph_repeats_kernels_products_and_copies(backend: GpuBackend) -> Non
     assert set(host.flatten().tolist()) == {24.0}
 
 
+def test_a_cooperative_grid_and_a_kernels_first_launch_can_be_recorded(backend: GpuBackend) -> None:
+    (meet,), (add,) = backend.kernels("small.cu", ["meet"], cooperative=True), backend.kernels("small.cu", ["add"])
+    arrived, x = backend.zeros((1,), torch.int32), backend.zeros((8,), torch.float32)
+    num_blocks = backend.num_multiprocessors
+
+    def step() -> None:
+        meet((num_blocks,), (32,), (arrived,))
+        add((1,), (256,), (x, np.float32(1), np.int32(8)))
+
+    graph = backend.capture(step)
+    assert arrived.item() == 0
+    for _ in range(3):
+        graph.launch()
+    backend.synchronize()
+    assert arrived.item() == 3 * num_blocks
+    assert x.tolist() == [3.0] * 8
+
+
 def test_all_shared_memory_that_a_block_may_have_can_be_asked_for(backend: GpuBackend) -> None:
     (last_byte,) = backend.kernels("small.cu", ["last_byte"])
     out = backend.zeros((1,), torch.uint8)

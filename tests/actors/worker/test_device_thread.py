@@ -165,3 +165,21 @@ async def test_a_failure_is_told_once_and_closes_the_device() -> None:
         device.end_step()
         assert await ear.next() is device.error
     assert ear.heard.empty()
+
+
+async def test_what_failed_first_is_told_although_a_lost_device_cannot_be_closed_either() -> None:
+    class LostDevice(QueueDevice):
+        def close(self) -> None:
+            super().close()
+            raise RuntimeError("cudaErrorLaunchFailure: unspecified launch failure")
+
+    device = LostDevice()
+    device.error = RuntimeError("rank 0 waited 10 s for rank 1")
+    async with thread(device) as (running, ear):
+        running.execute(StepPlan(1, 0, [], [StepRow(0, 0, 1, samples=True)]))
+        device.end_step()
+        assert await ear.next() is device.error
+        assert device.error.__notes__ == [
+            "closing the device failed too: cudaErrorLaunchFailure: unspecified launch failure"
+        ]
+    assert ear.heard.empty()
