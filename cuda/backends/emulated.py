@@ -61,14 +61,12 @@ class EmulatedBackend:
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """See `Backend`."""
-        num_bytes = prod(shape) * dtype.itemsize
-        if num_bytes > available_memory():
-            raise torch.OutOfMemoryError(f"{num_bytes:,} bytes are more than the host has free")
-        return self._tensor(DeviceArray.empty(num_bytes, np.uint8), shape, dtype)
+        return self._tensor(DeviceArray.empty(_affordable_bytes(shape, dtype), np.uint8), shape, dtype)
 
     def zeros(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """See `Backend`."""
-        return self._tensor(DeviceArray.from_numpy(np.zeros(prod(shape) * dtype.itemsize, np.uint8)), shape, dtype)
+        zeros = np.zeros(_affordable_bytes(shape, dtype), np.uint8)
+        return self._tensor(DeviceArray.from_numpy(zeros), shape, dtype)
 
     def over(self, address: int, num_bytes: int) -> torch.Tensor:
         """See `Backend`."""
@@ -169,6 +167,13 @@ class _Memory:
             "data": (array.pointer, False),
             "version": 3,
         }
+
+
+def _affordable_bytes(shape: Sequence[int], dtype: torch.dtype) -> int:
+    num_bytes = prod(shape) * dtype.itemsize
+    if num_bytes > available_memory():
+        raise torch.OutOfMemoryError(f"{num_bytes:,} bytes are more than the host has free")
+    return num_bytes
 
 
 def _argument(argument: Argument) -> np.generic:

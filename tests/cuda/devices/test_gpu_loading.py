@@ -87,8 +87,9 @@ def test_a_lack_of_memory_for_what_is_recorded_names_what_to_lower(
 @needs_compiler
 def test_the_emulator_has_no_more_memory_than_the_host() -> None:
     backend = EmulatedBackend()
-    with pytest.raises(torch.OutOfMemoryError, match="more than the host has free"):
-        backend.empty((1 << 50,), torch.uint8)
+    for allocate in (backend.empty, backend.zeros):
+        with pytest.raises(torch.OutOfMemoryError, match="more than the host has free"):
+            allocate((1 << 50,), torch.uint8)
     backend.close()
 
 
