@@ -1,8 +1,12 @@
 """GPU ranks as threads: several on one GPU, with grids so small that all run at once, and one on each of several."""
 
+import os
+import re
+import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 
 import pytest
@@ -13,6 +17,7 @@ from cuda.collectives.cpu_ranks import Group
 from cuda.collectives.gpu_ranks import GpuRanks
 from cuda.collectives.gpu_slab import Exchanged
 from tests.cuda.collectives.gpu_all_reduce import Job, run_threads
+from tests.cuda.collectives.rank_process import RankProcess, open_group
 from tests.gpu.conftest import Place
 
 NUM_CALLS = 200
@@ -25,6 +30,17 @@ def test_ranks_that_share_a_gpu_find_the_same_bits(place: Place, world_size: int
     width = 4096 if place.is_gpu else 40
     job = Job(world_size, width=width, dtype=dtype, num_blocks=8 if place.is_gpu else 2, num_gpus=int(place.is_gpu))
     run_threads(job, runs=50 if place.is_gpu else 1)
+
+
+def test_a_rank_that_is_killed_is_named_by_the_one_that_waited_and_whose_kernel_gave_up(place: Place) -> None:
+    job = Job(2, timeout_s=2.0, num_gpus=int(place.is_gpu))
+    with closing(RankProcess()) as waiting, closing(RankProcess()) as killed:
+        open_group([waiting, killed], job)
+        for rank in (waiting, killed):
+            rank.send("run for ever")
+        assert waiting.receive() == killed.receive()
+        os.kill(killed.pid, signal.SIGKILL)
+        assert re.fullmatch(r"rank 0 waited 2 s for rank 1 in exchange \d+ \(step \d+\)", waiting.receive())
 
 
 def test_ranks_on_several_gpus_find_the_same_bits() -> None:
