@@ -30,11 +30,8 @@ async def _answer_once(client: Client, conversation: Conversation, question: str
     if not question.strip():
         raise BadRequestError("standard input is empty: nothing to ask")
     conversation.ask(question.rstrip("\n"))
-    screen = Screen()
     async with client.stream(messages=conversation.messages(), **conversation.settings) as stream:
-        async for text in stream:
-            screen.answer(text)
-    screen.line()
+        await Screen().stream(stream)
 
 
 class Chat:

@@ -35,8 +35,5 @@ async def run_generate(flags: argparse.Namespace) -> int:
 
 
 async def _print_stream(client: Client, fields: GenerateFields) -> None:
-    screen = Screen()
     async with client.stream(**fields) as stream:
-        async for text in stream:
-            screen.answer(text)
-    screen.line()
+        await Screen().stream(stream)

@@ -8,13 +8,15 @@ import os
 import signal
 import sys
 import termios
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+
+from client.errors import APIError
 
 _CONTROL = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 """What a model must not send to a terminal: escape sequences begin with one of these."""
@@ -30,6 +32,19 @@ class Screen:
     def answer(self, text: str) -> None:
         """A piece of the model's text, at once."""
         print(text.translate(_CONTROL) if self._is_terminal else text, end="", flush=True)
+
+    async def stream(self, pieces: AsyncIterable[str]) -> None:
+        """A whole answer as it comes; its line is ended although it may break off."""
+        begun = False
+        try:
+            async for text in pieces:
+                self.answer(text)
+                begun = True
+        except APIError:
+            if begun:
+                self.line()
+            raise
+        self.line()
 
     def line(self, text: str = "") -> None:
         """A line of the program's own."""

@@ -49,6 +49,18 @@ async def test_generate_streams_the_text(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().out == "cba\n"
 
 
+async def test_an_answer_that_breaks_off_ends_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    async def break_off(peer: Peer) -> None:
+        generate = await peer.accept()
+        await peer.send(tokens(generate, 0, "c"), Failed(id=generate.id, code="internal", message="worker 0 died"))
+        await peer.until_closed()
+
+    async with FakeServer(break_off, pages=MODELS) as server:
+        with pytest.raises(InternalServerError, match="worker 0 died"):
+            await run("generate", "abc", "--url", server.url)
+    assert capsys.readouterr().out == "c\n"
+
+
 async def test_generate_prints_the_whole_result_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     async with FakeServer(answer, pages=MODELS) as server:
         await run("generate", "abc", "--url", server.url, "--json", "--chat")
