@@ -98,8 +98,8 @@ SETTINGS: tuple[Setting, ...] = (
         "form of the log: console or json [console on a terminal, else json]",
     ),
     Setting("check", flag, False, "verify this machine's devices and what joins them, print a table and exit"),
-    Setting("peer-timeout", seconds, 10.0, "how long a rank of a group waits for another", hidden=True),
-    Setting("emu-mode", choice("fast", "check"), "fast", "what `emu` devices look for: fast or check", hidden=True),
+    Setting("peer-timeout", seconds, 10.0, "how long a rank of a group waits for another"),
+    Setting("emu-mode", choice("fast", "check"), "fast", "check: `emu` devices report races, stray accesses; or fast"),
     Setting("emu-seed", count(0), 0, "chooses the schedules of `emu` devices", hidden=True),
     Setting("counting-step-ms", amount("none", count(0)), None, "step time of `--devices counting`", hidden=True),
 )

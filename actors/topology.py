@@ -57,8 +57,9 @@ def default_devices() -> tuple[str, ...]:
 def grouped(devices: tuple[str, ...], size: int) -> tuple[Group, ...]:
     """Groups of `size` devices that are named one after the other."""
     if len(devices) % size:
+        named = "one device" if len(devices) == 1 else f"{len(devices)} devices"
         mend = f"name {size} devices for each group, such as --devices {_example(devices[0], size)}"
-        raise ConfigError(f"--tp: {size} does not divide the {len(devices)} devices ({','.join(devices)}); {mend}")
+        raise ConfigError(f"--tp: {size} does not divide the {named} ({','.join(devices)}); {mend}")
     groups = tuple(Group("mixed", devices[begin : begin + size]) for begin in range(0, len(devices), size))
     for group in groups:
         _check_kind(group, "--devices")

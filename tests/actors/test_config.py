@@ -188,6 +188,7 @@ def test_printing_is_asked_for_beside_the_configuration() -> None:
         (["--devices", "cpu", "--tp", "2"], "--tp", "such as --devices cpu:0,cpu:1"),
         (["--devices", "cpu", "--tp", "2147483647"], "--tp", "such as --devices cpu:0,cpu:1,cpu:2,cpu:3,..."),
         (["--devices", "cpu:0,cpu:1,cpu:2", "--tp", "2"], "--tp", "does not divide the 3 devices"),
+        (["--devices", "cpu", "--tp", "2"], "--tp", "does not divide the one device (cpu:0)"),
         (["--devices", "cpu,counting", "--tp", "2"], "--devices", "devices of one kind"),
         (["--peer-timeout", "0"], "--peer-timeout", "30s"),
         (["--num-pages", "10", "--kv-memory", "1GiB"], "--num-pages", "give one of them"),

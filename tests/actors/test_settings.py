@@ -26,4 +26,5 @@ def test_the_help_shows_what_this_version_has(capsys: pytest.CaptureFixture[str]
     shown = capsys.readouterr().out
     assert shown.startswith("usage: tokenstage [SETTING ...]\n")
     assert "--quantization" in shown
+    assert "--emu-mode" in shown
     assert "--emu-seed" not in shown
