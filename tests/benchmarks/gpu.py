@@ -20,6 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from actors.gpus import find_gpus
 from cuda.check.watched import Lost, watched
 from tests.benchmarks.gpu_all_reduce import measure_all_reduce
 from tests.benchmarks.gpu_figures import Ceilings, Figure, Report, Scale, measure_ceilings
@@ -36,8 +37,11 @@ STAND_IN = Ceilings(1e12, {"bfloat16": 1e14, "float32": 1e13})
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run all items, write the file; 1 if any failed."""
+    """Run all items, write the file; 1 if any failed, 2 if there is no GPU to run them on."""
     options = _options(arguments)
+    if options.backend == "cuda" and not (gpus := find_gpus()).usable:
+        print(gpus.hindrance, file=sys.stderr)
+        return 2
     scale = Scale.small(f"{options.backend}:0") if options.small else Scale(f"{options.backend}:0")
     began = time.perf_counter()
     results: dict[str, dict[str, Any]] = {}
