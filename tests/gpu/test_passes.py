@@ -25,7 +25,7 @@ def generated(place: Place, folder: Path, dtype: str, num_rows: int, *, captured
     device = GpuDevice(config, place.open())
     driver = Driver(config, device)
     if not captured:
-        device._running.runner._graphs = None
+        device._running.runner._graphs = {}
     found = driver.generate({slot: PROMPT[: 3 + slot] for slot in range(num_rows)}, 4)
     driver.close()
     return found
