@@ -19,14 +19,14 @@ from actors.trials import TrialError, run_trial
 from cuda.backends.host import available_memory
 from cuda.devices.trial import Trial, TrialResult
 from cuda.models.folder import read_spec
-from cuda.models.kv import FREE_MEMORY_SHARE
+from cuda.models.kv import FREE_MEMORY_SHARE, GPU_MEMORY_SHARE
 from cuda.models.spec import ModelSpec
 from protocol.model_info import ModelInfo
 
 QUANTIZED_BYTES = {"int8": 1 + 2 / 32, "int4": 1 / 2 + 4 / 32}
 """Of a weight, with its share of the scales of a group of 32."""
-GPU_POOL_SHARE, GPU_RESERVE_BYTES = 0.9, 1 << 30
-"""As `cuda.devices.gpu_loading` has it, and room for a step's buffers."""
+GPU_RESERVE_BYTES = 1 << 30
+"""For a step's buffers and what `cuda.devices.gpu_loading` keeps free."""
 CPU_RESERVE_BYTES = 512 << 20
 """Of a worker's process, beside weights and KV."""
 log = structlog.get_logger()
@@ -123,4 +123,4 @@ def _memory(kind: str, result: TrialResult | None) -> Memory | None:
         return Memory(available_memory(), is_shared=True, pool_share=FREE_MEMORY_SHARE, reserve_bytes=CPU_RESERVE_BYTES)
     if result is None:
         return None
-    return Memory(result.free_bytes, is_shared=False, pool_share=GPU_POOL_SHARE, reserve_bytes=GPU_RESERVE_BYTES)
+    return Memory(result.free_bytes, is_shared=False, pool_share=GPU_MEMORY_SHARE, reserve_bytes=GPU_RESERVE_BYTES)

@@ -23,7 +23,7 @@ from cuda.devices.gpu_stages import Stages
 from cuda.devices.gpu_weights import load_onto
 from cuda.models.checkpoint import stored_dtype
 from cuda.models.folder import read_spec
-from cuda.models.kv import KvLayout, PoolRequest, choose_num_pages
+from cuda.models.kv import GPU_MEMORY_SHARE, KvLayout, PoolRequest, choose_num_pages
 from cuda.models.rope import rope_table
 from cuda.models.shard import split
 from cuda.models.spec import UnsupportedModel
@@ -35,8 +35,6 @@ NUM_STAGES = 4
 """Passes on their way: those of two steps, if they are one each, and room to lay out more."""
 MAX_UPDATES = 1024
 """Page-table entries that a pass has room for; more travel before it."""
-POOL_SHARE = 0.9
-"""Of what weights and buffers leave free: the rest is for the driver and for others on the same GPU."""
 WORKSPACE_BYTES = 256 << 20
 """Kept free for what the matrix library allocates at its first calls, and for captured graphs."""
 POOL = ("the KV pool", "--kv-memory", "--num-pages")
@@ -112,7 +110,7 @@ def pool_pages(config: DeviceConfig, layout: KvLayout, free_bytes: int) -> int:
     """Pages of the pool, of `free_bytes` that can still be had. PartFailed if not even one fits."""
     request = PoolRequest(config.num_pages, config.kv_memory, config.max_running * config.max_model_len)
     try:
-        return choose_num_pages(layout, request, max(0, free_bytes - WORKSPACE_BYTES), POOL_SHARE)
+        return choose_num_pages(layout, request, max(0, free_bytes - WORKSPACE_BYTES), GPU_MEMORY_SHARE)
     except ValueError as error:
         mend = "lower --max-running, --step-tokens or --dtype" if config.kv_memory is None else "raise --kv-memory"
         raise PartFailed(f"no device memory for the KV pool: {error}; {mend}") from error

@@ -9,6 +9,8 @@ from cuda.models.spec import ModelSpec
 
 FREE_MEMORY_SHARE = 0.25
 """Of the host's available memory, when a pool sizes itself."""
+GPU_MEMORY_SHARE = 0.9
+"""Of what weights and buffers leave free on a GPU: the rest is for the driver and for others on it."""
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ import torch
 
 from cuda.backends.emulated import EmulatedBackend
 from cuda.devices.gpu import GpuDevice
-from cuda.devices.gpu_loading import POOL_SHARE, WORKSPACE_BYTES, pool_pages
-from cuda.models.kv import KvLayout
+from cuda.devices.gpu_loading import WORKSPACE_BYTES, pool_pages
+from cuda.models.kv import GPU_MEMORY_SHARE, KvLayout
 from protocol.errors import PartFailed
 from tests.cuda.devices.driver import config_for
 from tests.cuda.kernels.combinations import needs_compiler
@@ -95,7 +95,7 @@ def test_the_emulator_has_no_more_memory_than_the_host() -> None:
 
 def test_the_pool_takes_nine_tenths_of_what_is_free_but_a_workspace_or_what_can_be_used() -> None:
     page_bytes = LAYOUT.page_bytes
-    assert pool_pages(CONFIG, LAYOUT, WORKSPACE_BYTES + 100 * page_bytes) == 100 * POOL_SHARE == 90
+    assert pool_pages(CONFIG, LAYOUT, WORKSPACE_BYTES + 100 * page_bytes) == 100 * GPU_MEMORY_SHARE == 90
     useful = CONFIG.max_running * CONFIG.max_model_len // CONFIG.page_size
     assert pool_pages(CONFIG, LAYOUT, 1 << 40) == useful
 
