@@ -1,4 +1,4 @@
-"""Settings of the ingress, resolved once by `actors.config`. Defaults are those of the public interface."""
+"""Settings of the ingress, resolved once by `actors.node.config`. Defaults are those of the public interface."""
 
 from msgspec import Struct
 

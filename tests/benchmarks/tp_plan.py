@@ -14,9 +14,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from actors.config import resolve
-from actors.group_size import ROWS, Candidate
-from actors.grouping import compare
+from actors.node.config import resolve
+from actors.node.group_size import ROWS, Candidate
+from actors.node.grouping import compare
 from cuda.devices.device import DeviceConfig
 from cuda.models.folder import prepare_model, read_model_info
 from tests.benchmarks.cpu_tp import STEPS, Ranks

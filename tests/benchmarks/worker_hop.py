@@ -20,7 +20,7 @@ import psutil
 import structlog
 import uvloop
 
-from actors.refs import CAPACITIES, dialect_of, ref_to, socket_of
+from actors.node.refs import CAPACITIES, dialect_of, ref_to, socket_of
 from actors.runtime.actor import Actor
 from actors.runtime.local import LocalSystem
 from actors.runtime.ref import ActorRef

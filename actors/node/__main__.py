@@ -1,0 +1,77 @@
+"""The node, read first: it resolves the configuration, starts every actor in a process of its own, and supervises.
+
+It does nothing else: no request passes through here. In order: configuration, model folder, groups, listening socket,
+children, ready line; then it waits for a signal (drain, exit 0) or a dead child (clients are told, exit 1). Read
+`system` next.
+"""
+
+import os
+import signal
+import sys
+
+from actors.node.config import NodeConfig, printed, resolve
+from actors.node.first_start import KernelCompiler
+from actors.node.listening import open_listener
+from actors.node.loading import check_groups, load_model
+from actors.node.machine import check_devices
+from actors.node.run_folder import run_folder
+from actors.node.settings import ConfigError
+from actors.node.supervision import Supervision
+from actors.runtime.child import run
+from actors.runtime.log import configure_logging
+
+EXIT_USAGE = 2
+
+
+def main() -> None:
+    """Run a node and exit: 0 after a clean drain, 1 when a part or a check failed, 2 for a setting that cannot be."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the supervision handles both: helpers end with us
+    try:
+        sys.exit(_main(sys.argv[1:]))
+    except ConfigError as error:
+        sys.stderr.write(f"tokenstage: {error}\n")
+        sys.exit(EXIT_USAGE)
+    except KeyboardInterrupt:
+        sys.exit(1)  # before anybody could be served
+
+
+def _main(arguments: list[str]) -> int:
+    resolved = resolve(arguments, os.environ)
+    if resolved.print_only:
+        sys.stdout.write(f"{printed(resolved.config)}\n")
+        return 0
+    if resolved.check_only:
+        from actors.node.check import check  # noqa: PLC0415 - a start has no time for it
+
+        return check(resolved.config.devices)
+    if resolved.print_plan:
+        return _print_plan(resolved.config)
+    return _serve(resolved.config)
+
+
+def _print_plan(config: NodeConfig) -> int:
+    from actors.node.grouping import printed_plan  # noqa: PLC0415 - see `_serve`
+
+    configure_logging(config.log_level, config.log_format, "node")
+    check_devices(config)
+    with KernelCompiler() as compiler:
+        sys.stdout.write(f"{printed_plan(config, load_model(config, compiler))}\n")
+    return 0
+
+
+def _serve(config: NodeConfig) -> int:
+    configure_logging(config.log_level, config.log_format, "node")
+    check_devices(config)
+    with KernelCompiler() as compiler:
+        model = load_model(config, compiler)
+        if config.tp_is_auto:
+            from actors.node.grouping import choose_groups  # noqa: PLC0415 - a start without a choice has no time for it
+
+            config = choose_groups(config, model)
+        check_groups(config, model)
+        with open_listener(config) as listener, run_folder() as run_dir:
+            return run(Supervision(config, model, listener, run_dir).run(), config.loop)
+
+
+if __name__ == "__main__":
+    main()

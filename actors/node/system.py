@@ -1,0 +1,168 @@
+"""Who is created where and wired to whom; the entry of every child process: `python -m actors.node.system NAME FD`.
+
+    process      actor           tells                      is told by
+    ingress      IngressActor    scheduler                  scheduler, node (Drain, SchedulerFailed)
+    scheduler    SchedulerActor  ingress, every worker      ingress, workers, node (WorkerFailed)
+    worker:i     WorkerActor     scheduler                  scheduler, ingress (GetHealth, CollectMetrics only)
+
+Every mailbox is a Unix socket in the node's private run directory. A process imports its own actor only.
+"""
+
+import asyncio
+import gc
+import os
+import socket
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar, assert_never
+
+import msgspec
+import structlog
+
+from actors.node.refs import CAPACITIES, dialect_of, grouped_worker_names, ref_to, socket_of, worker_names
+from actors.node.specs import AnySpec, IngressSpec, SchedulerSpec, WorkerSpec
+from actors.runtime.actor import Actor
+from actors.runtime.channel import ChildEnd, Progressed, Ready
+from actors.runtime.child import die_with, leave_signals_to_node, run
+from actors.runtime.clock import RealClock
+from actors.runtime.hosted import HostedActor
+from actors.runtime.log import configure_logging
+from actors.runtime.metrics import MetricsProbe, RuntimeMetrics
+from actors.runtime.ref import ActorRef, ActorStopped
+from actors.runtime.runner import Runner
+from actors.runtime.transport import RemoteRef, serve_mailbox
+from protocol.errors import PartFailed
+from protocol.messages import EngineReady, IngressInbox, SchedulerInbox, WorkerInbox
+
+InboxT = TypeVar("InboxT")
+log = structlog.get_logger()
+SWITCH_INTERVAL_S = 0.0005
+"""How long a device's Python may keep the loop of its worker, and so a finished step, waiting; Python's own is 5 ms."""
+
+
+def main() -> None:
+    """Be the child that the node says this is."""
+    leave_signals_to_node()
+    name, descriptor = sys.argv[1], int(sys.argv[2])
+    channel = ChildEnd(descriptor)
+    try:
+        spec = msgspec.msgpack.decode(channel.receive_spec(), type=AnySpec)
+    except EOFError:
+        sys.exit(1)  # the node has ended already
+    die_with(spec.place.node_pid)
+    if isinstance(spec, WorkerSpec) and spec.config.cores:
+        os.sched_setaffinity(0, spec.config.cores)  # before any library has started or counted its threads
+    configure_logging(spec.place.log_level, spec.place.log_format, name)
+    code = run(_Child(name, spec, channel).live(), spec.place.loop)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # the device's thread and its libraries have nothing to save
+
+
+class _Child:
+    """One actor and what it needs around it."""
+
+    def __init__(self, name: str, spec: AnySpec, channel: ChildEnd) -> None:
+        self._name = name
+        self._spec = spec
+        self._run_dir = Path(spec.place.run_dir)
+        self._channel = channel
+        self._clock = RealClock()
+        self._runtime_metrics = RuntimeMetrics(name, lambda: self._runner.mailbox.depth)
+        self._refusals: asyncio.Queue[str] = asyncio.Queue()  # the first one ends this process
+        self._dialect = dialect_of(self._refusals.put_nowait)
+        self._refs: list[RemoteRef[Any]] = []
+        self._runner: Runner[Any]
+
+    async def live(self) -> int:
+        """Run the actor until the node asks to stop (0) or it fails (1)."""
+        match self._spec:
+            case SchedulerSpec():
+                return await self._host(self._scheduler(self._spec), SchedulerInbox)
+            case IngressSpec():
+                return await self._host(self._ingress(self._spec), IngressInbox, self._ingress_received)
+            case WorkerSpec():
+                return await self._host(self._worker(self._spec), WorkerInbox)
+            case _:
+                assert_never(self._spec)
+
+    def _scheduler(self, spec: SchedulerSpec) -> Actor[SchedulerInbox]:
+        from actors.scheduler.actor import SchedulerActor  # noqa: PLC0415 - a process imports its own actor only
+
+        groups = [[self._ref(name) for name in names] for names in grouped_worker_names(spec.group_sizes)]
+        return SchedulerActor(spec.config, spec.model, self._ref("ingress"), groups, self._clock)
+
+    def _ingress(self, spec: IngressSpec) -> Actor[IngressInbox]:
+        from actors.ingress.actor import IngressActor  # noqa: PLC0415 - a process imports its own actor only
+
+        peers: list[ActorRef[WorkerInbox]] = [
+            *map(self._ref, worker_names(spec.num_workers)),
+            MetricsProbe(self._runtime_metrics),
+        ]
+        listener = socket.socket(fileno=spec.listener)
+        return IngressActor(spec.config, spec.model, self._ref("scheduler"), listener, self._clock, peers=peers)
+
+    def _ingress_received(self, message: IngressInbox) -> None:
+        if isinstance(message, EngineReady):
+            self._channel.report(Ready())
+
+    def _worker(self, spec: WorkerSpec) -> Actor[WorkerInbox]:
+        from actors.worker.actor import WorkerActor  # noqa: PLC0415 - a process imports its own actor only
+        from actors.worker.devices import open_device  # noqa: PLC0415 - likewise
+
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        return WorkerActor(
+            spec.config, partial(open_device, spec.config), self._ref("scheduler"), on_progress=self._worker_progressed
+        )
+
+    def _worker_progressed(self, fraction: float) -> None:
+        self._channel.report(Ready() if fraction >= 1 else Progressed(fraction))
+
+    def _ref(self, name: str) -> RemoteRef[Any]:
+        ref = ref_to(self._run_dir, name, self._dialect)
+        self._refs.append(ref)
+        return ref
+
+    async def _host(
+        self,
+        actor: Actor[InboxT],
+        inbox: Any,  # noqa: ANN401 - a union is no type[InboxT]
+        on_received: Callable[[InboxT], None] = lambda _: None,
+    ) -> int:
+        hosted = HostedActor(actor, self._runtime_metrics, self._clock, on_received)
+        self._runner = Runner(hosted, name=self._name, capacity=CAPACITIES[self._name.partition(":")[0]])
+        gc.collect()
+        gc.freeze()  # what was imported stays: later collections need not look at it
+        async with serve_mailbox(self._runner.mailbox, socket_of(self._run_dir, self._name), inbox):
+            code = await self._run_until_stopped()
+            for ref in self._refs:
+                await ref.close()
+        return code
+
+    async def _run_until_stopped(self) -> int:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                ends = {
+                    tasks.create_task(self._runner.run(), name=self._name),
+                    tasks.create_task(self._channel.wait_stop(), name="wait-stop"),
+                    tasks.create_task(self._fail_when_refused(), name="refusals"),
+                }
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+                for end in ends:
+                    end.cancel()
+        except ExceptionGroup as failures:
+            cause = failures.exceptions[0]
+            traceback = None if isinstance(cause, PartFailed | ActorStopped) else cause  # those say it all
+            log.error("actor failed", reason=str(cause), exc_info=traceback)  # noqa: TRY400 - not the group's
+            return 1
+        return 0
+
+    async def _fail_when_refused(self) -> None:
+        """A refused message would be missed for ever: who sends one has broken the protocol and must not go on."""
+        raise PartFailed(f"a message of this actor was refused: {await self._refusals.get()}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+import pytest
+
+from actors.node.settings import SETTINGS, Setting, read_settings
+
+
+def choices_of(setting: Setting) -> list[str]:
+    """What a setting's refusal offers, if it is a choice between words."""
+    try:
+        setting.read("~")
+    except ValueError as error:
+        _, _, words = str(error).partition("; use one of ")
+        return words.split(", ") if words else []
+    return []
+
+
+def test_the_help_of_a_choice_names_every_choice() -> None:
+    choices = {setting.name: choices_of(setting) for setting in SETTINGS}
+    assert choices["quantization"] == ["none", "int8", "int4"]
+    for setting in SETTINGS:
+        assert all(word in setting.help for word in choices[setting.name]), setting.name
+
+
+def test_the_help_shows_what_this_version_has(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        read_settings(["--help"], {})
+    shown = capsys.readouterr().out
+    assert shown.startswith("usage: tokenstage [SETTING ...]\n")
+    assert "--quantization" in shown
+    assert "--emu-mode" in shown
+    assert "--emu-seed" not in shown
