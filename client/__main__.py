@@ -1,4 +1,4 @@
-"""`python -m client`: chat, generate, models, bench. Read `client.chat` or `client.bench` next."""
+"""`python -m client`: chat, generate, models, bench. Read `client.chat` or `client.bench.run` next."""
 
 import argparse
 import asyncio
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from client.bench import add_bench_flags, run_bench
+from client.bench.run import add_bench_flags, run_bench
 from client.chat import run_chat
 from client.client import Client
 from client.errors import APIError, BadRequestError

@@ -1,6 +1,6 @@
 """What the first start on a machine costs beside converting a model: the CPU kernels, compiled at the same time.
 
-A process of its own, because both take a core for seconds. Workers wait for it (`cuda.kernels.cpu_jit.one_compiler`)
+A process of its own, because both take a core for seconds. Workers wait for it (`cuda.cpu.kernels.jit.one_compiler`)
 and find the kernels in the cache; if it fails, they compile for themselves and say what is wrong.
 """
 
@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import Self
 
-COMMAND = "from cuda.kernels.cpu_program import compile_kernels; compile_kernels()"
+COMMAND = "from cuda.cpu.kernels.program import compile_kernels; compile_kernels()"
 
 
 class KernelCompiler:

@@ -3,7 +3,7 @@
     t(p) = T_compute / p + for each all-reduce: 2 (p - 1) / p * M_act / BW_link + latency
 
 where T_compute / p is that of the fullest rank. The aim is the shortest step of a small batch, which is what a user
-waits for; devices that a group leaves over are its replicas. Arithmetic only: `cuda.devices.trial` measures the
+waits for; devices that a group leaves over are its replicas. Arithmetic only: `cuda.check.trial` measures the
 figures, `actors.node.grouping` asks it to.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from actors.node.group_memory import Memory, Room, Wanted, find_room, read_values
-from cuda.devices.trial import Pace, moved_bytes
+from cuda.check.trial import Pace, moved_bytes
 from cuda.models.shard import Shard, split
 from cuda.models.spec import ModelSpec, UnsupportedModel
 

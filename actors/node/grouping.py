@@ -17,7 +17,7 @@ from actors.node.plan_table import table
 from actors.node.topology import grouped
 from actors.node.trials import TrialError, run_trial
 from cuda.backends.host import available_memory
-from cuda.devices.trial import Trial, TrialResult
+from cuda.check.trial import Trial, TrialResult
 from cuda.models.folder import read_spec
 from cuda.models.kv import FREE_MEMORY_SHARE, GPU_MEMORY_SHARE
 from cuda.models.spec import ModelSpec
@@ -26,7 +26,7 @@ from protocol.model_info import ModelInfo
 QUANTIZED_BYTES = {"int8": 1 + 2 / 32, "int4": 1 / 2 + 4 / 32}
 """Of a weight, with its share of the scales of a group of 32."""
 GPU_RESERVE_BYTES = 1 << 30
-"""For a step's buffers and what `cuda.devices.gpu_loading` keeps free."""
+"""For a step's buffers and what `cuda.gpu.loading` keeps free."""
 CPU_RESERVE_BYTES = 512 << 20
 """Of a worker's process, beside weights and KV."""
 log = structlog.get_logger()

@@ -5,9 +5,9 @@ import sys
 
 import msgspec
 
-from cuda.devices.trial import LIMIT_S, Trial, TrialResult
+from cuda.check.trial import LIMIT_S, Trial, TrialResult
 
-COMMAND = (sys.executable, "-m", "cuda.devices.trial")
+COMMAND = (sys.executable, "-m", "cuda.check.trial")
 
 
 class TrialError(Exception):

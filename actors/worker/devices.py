@@ -15,7 +15,7 @@ def open_device(config: WorkerConfig) -> Device:
     kind, _, number = config.device.partition(":")
     match kind:
         case "cpu":
-            from cuda.devices.cpu import CpuDevice  # noqa: PLC0415 - imports torch, as only this worker's process may
+            from cuda.cpu.device import CpuDevice  # noqa: PLC0415 - imports torch, as only this worker's process may
 
             return CpuDevice(config.device_config())
         case "cuda":
@@ -33,7 +33,7 @@ def open_device(config: WorkerConfig) -> Device:
 def _gpu(config: WorkerConfig, number: int) -> Device:
     from cuda.backends.errors import MissingPart  # noqa: PLC0415 - as above
     from cuda.backends.gpu import GpuBackend  # noqa: PLC0415 - as above
-    from cuda.devices.gpu import GpuDevice  # noqa: PLC0415 - as above
+    from cuda.gpu.device import GpuDevice  # noqa: PLC0415 - as above
 
     try:
         return GpuDevice(config.device_config(), GpuBackend(number))
@@ -43,9 +43,9 @@ def _gpu(config: WorkerConfig, number: int) -> Device:
 
 def _emulated(config: WorkerConfig, number: int) -> Device:
     from cuda.backends.emulated import EmulatedBackend  # noqa: PLC0415 - as above
-    from cuda.devices.gpu import GpuDevice  # noqa: PLC0415 - as above
     from cuda.emulator import Settings, ToolchainError  # noqa: PLC0415 - as above
     from cuda.emulator.toolchain import find_toolchain  # noqa: PLC0415 - as above
+    from cuda.gpu.device import GpuDevice  # noqa: PLC0415 - as above
 
     device = config.device_config()
     if device.num_pages is None and device.kv_memory is None:

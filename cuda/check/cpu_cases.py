@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from cuda.check.compare import Array, equal_share, used_share
-from cuda.kernels import cpu_sample, reference
-from cuda.kernels.cpu_attention import scratch_bytes
-from cuda.kernels.cpu_memory import address, aligned_zeros
-from cuda.kernels.cpu_pack import Format, Packed, pack
-from cuda.kernels.cpu_program import (
+from cuda.cpu.kernels import sample as cpu_sample
+from cuda.cpu.kernels.attention import scratch_bytes
+from cuda.cpu.kernels.memory import address, aligned_zeros
+from cuda.cpu.kernels.pack import Format, Packed, pack
+from cuda.cpu.kernels.program import (
     ADD_RMS_NORM,
     ATTENTION,
     EMBED,
@@ -22,6 +22,7 @@ from cuda.kernels.cpu_program import (
     TAKE_ROWS,
     Program,
 )
+from cuda.kernels import reference
 from cuda.kernels.reference import Draw
 
 HEADS, KV_HEADS, DIM, PAGE_SIZE = 6, 2, 64, 16

@@ -103,7 +103,7 @@ def _check_emulator(report: Report) -> None:
 
 def _check_cpu(report: Report) -> None:
     from cuda.check.cpu_cases import CASES as CPU_CASES  # noqa: PLC0415 - loads the CPU's compiler
-    from cuda.kernels.cpu_program import compile_kernels  # noqa: PLC0415 - likewise
+    from cuda.cpu.kernels.program import compile_kernels  # noqa: PLC0415 - likewise
 
     cores = f"{torch.get_num_threads()} threads, {available_memory() / 2**30:.0f} GiB free"
     report(Finding(_processor(), "note", f"{cores}, torch {torch.__version__}, numba {_version('numba')}"))

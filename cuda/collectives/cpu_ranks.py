@@ -8,7 +8,7 @@
 Nothing is overwritten while it is read. A rank writes `parts[i]` again only after a meeting later than the one its
 reader read it after, and no reader comes to that one before it has read. So the two buffers take turns, and the first
 of a pass may follow the last of the pass before, because the logits are met for in between; the logits themselves are
-safe because every pass has sums to meet for before it has logits. Read `cuda.kernels.cpu_meet` for a meeting.
+safe because every pass has sums to meet for before it has logits. Read `cuda.cpu.kernels.meet` for a meeting.
 """
 
 import ctypes
@@ -20,9 +20,9 @@ import numpy.typing as npt
 
 from cuda.collectives.errors import PeerTimeout
 from cuda.collectives.shared_memory import SharedMemory
-from cuda.kernels.cpu_meet import LATE_MEETING, LATE_RANK, NUM_STATUS
-from cuda.kernels.cpu_memory import address
-from cuda.kernels.cpu_program import MEET, Program
+from cuda.cpu.kernels.meet import LATE_MEETING, LATE_RANK, NUM_STATUS
+from cuda.cpu.kernels.memory import address
+from cuda.cpu.kernels.program import MEET, Program
 
 _FLAG_BYTES = 4096  # a page: nothing else is on the flag's cache line, nor fetched with it
 

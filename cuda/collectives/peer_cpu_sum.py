@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from cuda.collectives.cpu_ranks import CpuRanks, Group
-from cuda.kernels.cpu_memory import address, aligned_zeros
-from cuda.kernels.cpu_program import SUM_PARTS, TAKE_ROWS, Program, compile_kernels
+from cuda.cpu.kernels.memory import address, aligned_zeros
+from cuda.cpu.kernels.program import SUM_PARTS, TAKE_ROWS, Program, compile_kernels
 
 ROWS, COLUMNS = 8, 576
 TIMEOUT_S = 10.0

@@ -1,6 +1,6 @@
 """The seam between a worker and whatever computes: one shard of a model, its KV pool, and steps run in order.
 
-Implementations: `cuda.devices.gpu.GpuDevice`, `cuda.devices.cpu.CpuDevice`, `cuda.devices.counting.CountingDevice`. All
+Implementations: `cuda.gpu.device.GpuDevice`, `cuda.cpu.device.CpuDevice`, `cuda.devices.counting.CountingDevice`. All
 calls come from one thread, and block but for those of `PipelinedDevice`. A device owns no clock but for
 `StepResult.duration_s` and the deadline for its peers, knows requests only as row slots, and never retries.
 

@@ -65,7 +65,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 def _convert_into(folder: Path, gguf: Path, progress: Callable[[float], None]) -> None:
     try:
-        from cuda.models.gguf_convert import convert  # noqa: PLC0415 - numpy and gguf only when a conversion is due
+        from cuda.models.gguf.convert import convert  # noqa: PLC0415 - numpy and gguf only when a conversion is due
     except ModuleNotFoundError as error:
         raise UnsupportedModel(
             f"{gguf} cannot be converted: the package {error.name} is missing; run `pip install 'tokenstage[gguf]'`"

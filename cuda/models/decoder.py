@@ -2,7 +2,7 @@
 
 `Ops` is what a device brings: it may compute at each call or write the calls down and run them later. Values flow
 through handles of the device's own making. What the batch is (tokens, positions, page tables, sampled rows) the ops
-know; nothing here depends on it. Read `cuda.devices.cpu_ops` for the CPU's ops.
+know; nothing here depends on it. Read `cuda.cpu.ops` for the CPU's ops.
 """
 
 from dataclasses import dataclass

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from cuda.devices.cpu import CpuDevice
+from cuda.cpu.device import CpuDevice
 from cuda.devices.device import DeviceConfig
 from cuda.models.checkpoint import load_weights
 from cuda.models.folder import prepare_model, read_spec

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from cuda.collectives.cpu_ranks import CpuRanks, Group
+from cuda.cpu.kernels.memory import address, aligned_zeros
+from cuda.cpu.kernels.program import ADD_RMS_NORM, TAKE_ROWS, Program
 from cuda.devices.device import DeviceConfig
-from cuda.kernels.cpu_memory import address, aligned_zeros
-from cuda.kernels.cpu_program import ADD_RMS_NORM, TAKE_ROWS, Program
 from cuda.models.folder import prepare_model, read_spec
 from protocol.sampling import SamplingParams
 from protocol.step import RowStart, StepPlan, StepRow
@@ -70,7 +70,7 @@ def serve(end: Any, config: DeviceConfig, options: argparse.Namespace) -> None:
     """Be a rank: decode steps for "steps", the rows' prompts again for "prefill", all-reduces for "reduce"."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[config.rank % len(cores)]})
-    from cuda.devices.cpu import CpuDevice  # noqa: PLC0415 - torch counts the cores when it is imported
+    from cuda.cpu.device import CpuDevice  # noqa: PLC0415 - torch counts the cores when it is imported
 
     device = CpuDevice(config)
     device.load(lambda _done: None)

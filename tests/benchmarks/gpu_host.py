@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from cuda.backends.backend import Launch
-from cuda.devices.gpu import GpuDevice
+from cuda.gpu.device import GpuDevice
 from protocol.sampling import SamplingParams
 from protocol.step import RowStart, StepPlan, StepRow
 from tests.cuda.devices.driver import config_for

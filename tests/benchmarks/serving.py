@@ -29,7 +29,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from actors.scheduler.config import SchedulerConfig
 from actors.scheduler.scheduler import Scheduler
-from cuda.devices.cpu import CpuDevice
+from cuda.cpu.device import CpuDevice
 from cuda.devices.device import DeviceConfig
 from cuda.models.folder import prepare_model, read_model_info
 from protocol.messages import Submit

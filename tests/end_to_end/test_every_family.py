@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cuda.devices.cpu import CpuDevice
+from cuda.cpu.device import CpuDevice
 from tests.cuda.models.tiny import VARIANTS, Variant, tiny_model
 from tests.end_to_end.families import Workload, check_tokens
 

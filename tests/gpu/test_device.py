@@ -7,7 +7,7 @@ import pytest
 
 from cuda.backends.gpu import GpuBackend
 from cuda.devices.device import DeviceConfig
-from cuda.devices.gpu import GpuDevice
+from cuda.gpu.device import GpuDevice
 from cuda.models.folder import prepare_model
 from protocol.sampling import SamplingParams
 from tests.cuda.devices.driver import Driver, config_for

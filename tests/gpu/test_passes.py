@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cuda.devices.gpu import GpuDevice
+from cuda.gpu.device import GpuDevice
 from tests.cuda.devices.driver import Driver, config_for
 from tests.cuda.models.tiny import VOCAB_SIZE, tiny_model
 from tests.gpu.conftest import Place

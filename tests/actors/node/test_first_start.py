@@ -36,7 +36,7 @@ def test_two_compilers_take_turns(tmp_path: Path) -> None:
         "import fcntl\n"
         "from pathlib import Path\n"
         "from numba.core import config\n"
-        "from cuda.kernels.cpu_jit import one_compiler\n"
+        "from cuda.cpu.kernels.jit import one_compiler\n"
         "with one_compiler():\n"
         "    other = (Path(config.CACHE_DIR) / 'lock').open('w')\n"
         "    try:\n"

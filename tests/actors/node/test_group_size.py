@@ -7,7 +7,7 @@ import pytest
 from actors.node.group_memory import Memory, Room
 from actors.node.group_size import ROWS, Candidate, candidates, choose, exchange_time, fullest, shards_by_size, sizes_of
 from actors.node.plan_table import table
-from cuda.devices.trial import Pace
+from cuda.check.trial import Pace
 from cuda.models.shard import split
 from tests.actors.node.test_group_memory import FULLER, GIB, HIDDEN, LAYERS, VOCAB, WHOLE, spec, wanted
 

@@ -10,7 +10,7 @@ from actors.node.config import NodeConfig, resolve
 from actors.node.grouping import choose_groups, compare, printed_plan
 from actors.node.topology import Group
 from actors.node.trials import TrialError
-from cuda.devices.trial import Pace, Trial, TrialResult
+from cuda.check.trial import Pace, Trial, TrialResult
 from cuda.models.folder import read_model_info
 from protocol.model_info import ModelInfo
 from tests.cuda.models.tiny import tiny_model

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from actors.node.trials import TrialError, run_trial
-from cuda.devices.trial import Pace, Trial, TrialResult
+from cuda.check.trial import Pace, Trial, TrialResult
 
 TRIAL = Trial(
     kind="cpu", devices=(0, 1), folder="/model", dtype="auto", quantization="none", rows=8, hidden_size=64,

@@ -3,7 +3,7 @@ import pytest
 from actors.worker.config import WorkerConfig
 from actors.worker.devices import EMULATED_POOL_BYTES, open_device
 from cuda.devices.counting import CountingDevice
-from cuda.devices.gpu import GpuDevice
+from cuda.gpu.device import GpuDevice
 from protocol.errors import PartFailed
 from tests.cuda.kernels.combinations import needs_compiler
 

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cuda.collectives.cpu_ranks import CpuRanks, Group
-from cuda.kernels.cpu_memory import address, aligned_zeros
-from cuda.kernels.cpu_program import SUM_PARTS, TAKE_ROWS, Program, compile_kernels
+from cuda.cpu.kernels.memory import address, aligned_zeros
+from cuda.cpu.kernels.program import SUM_PARTS, TAKE_ROWS, Program, compile_kernels
 
 Floats = npt.NDArray[np.float32]
 BUSY_VALUES = 1 << 18

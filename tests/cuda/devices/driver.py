@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from cuda.devices.cpu import CpuDevice
+from cuda.cpu.device import CpuDevice
 from cuda.devices.device import DeviceConfig, PoolInfo
 from protocol.sampling import SamplingParams
 from protocol.step import RowStart, SampledRow, StepPlan, StepResult, StepRow

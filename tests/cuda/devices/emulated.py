@@ -5,9 +5,9 @@ from typing import Any
 
 from cuda.backends.emulated import EmulatedBackend
 from cuda.devices.device import DeviceConfig
-from cuda.devices.gpu import GpuDevice
 from cuda.emulator import Settings
 from cuda.emulator.build import Mode
+from cuda.gpu.device import GpuDevice
 from tests.cuda.devices.driver import Driver, config_for
 
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from cuda.devices.cpu import CpuDevice
+from cuda.cpu.device import CpuDevice
 from cuda.devices.device import Device, DeviceConfig, PoolInfo
 from protocol.step import StepPlan, StepResult
 from tests.cuda.devices.driver import Driver

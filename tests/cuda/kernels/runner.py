@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from cuda.kernels.cpu_memory import address, aligned_zeros
-from cuda.kernels.cpu_program import Program
+from cuda.cpu.kernels.memory import address, aligned_zeros
+from cuda.cpu.kernels.program import Program
 
 SCRATCH_BYTES = 4 << 20
 

@@ -79,7 +79,7 @@ def test_each_setting_alone_draws_the_defined_token(mode: Mode, seed: int) -> No
 
 @needs_compiler
 def test_draws_are_those_of_the_cpu() -> None:
-    from tests.cuda.kernels import test_cpu_sample as cpu  # noqa: PLC0415 - compiles the CPU's kernels
+    from tests.cuda.cpu.kernels import test_sample as cpu  # noqa: PLC0415 - compiles the CPU's kernels
 
     cases = [random_case(seed, cpu.VOCAB) for seed in range(1000, 1200)]
     on_cpu = cpu._sample([cpu.Case(**vars(case)) for case in cases])

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from cuda.models import cache as cache_module
-from cuda.models import gguf_convert
 from cuda.models.folder import prepare_model
+from cuda.models.gguf import convert as gguf_convert
 from cuda.models.spec import UnsupportedModel
 from tests.cuda.models.tiny_gguf import tiny_gguf
 
@@ -93,9 +93,9 @@ def test_without_the_gguf_package_the_message_says_how_to_get_it(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = str(tiny_gguf(tmp_path))
-    monkeypatch.delitem(sys.modules, "cuda.models.gguf_convert")
+    monkeypatch.delitem(sys.modules, "cuda.models.gguf.convert")
     monkeypatch.setitem(sys.modules, "gguf", None)
-    for name in ("gguf_header", "gguf_tensors"):
+    for name in ("gguf.header", "gguf.tensors"):
         monkeypatch.delitem(sys.modules, f"cuda.models.{name}")
     for name in [name for name in sys.modules if name.startswith("gguf.")]:
         monkeypatch.delitem(sys.modules, name)
@@ -107,7 +107,7 @@ def test_without_the_gguf_package_the_message_says_how_to_get_it(
 KILLED = """
 import os, sys
 from pathlib import Path
-from cuda.models import gguf_convert
+from cuda.models.gguf import convert as gguf_convert
 from cuda.models.folder import prepare_model
 
 real = gguf_convert.write_safetensors

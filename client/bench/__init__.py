@@ -1,0 +1,1 @@
+"""The load generator: `python -m client bench`. Read `run` first."""

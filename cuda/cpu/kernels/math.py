@@ -1,0 +1,29 @@
+"""exp for float32, without a table or a call, so that loops over it become vector code."""
+
+import numpy as np
+
+from cuda.cpu.kernels.jit import device
+from cuda.cpu.kernels.memory import float_of_bits
+
+_LOG2_E = np.float32(1.4426950408889634)
+_LN2_HIGH = np.float32(0.693359375)
+_LN2_LOW = np.float32(-2.12194440e-4)
+_ROUND = np.float32(12582912.0)  # 1.5 * 2**23: adding it leaves the nearest integer in the low bits
+_LOWEST, _HIGHEST = np.float32(-87.0), np.float32(88.0)
+_C0, _C1, _C2 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3)
+_C3, _C4, _C5 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1)
+_ONE, _ZERO = np.float32(1.0), np.float32(0.0)
+
+
+@device
+def exp(x: np.float32) -> np.float32:
+    """e**x to 2 units in the last place (Cephes, expf); 0 below -87, e**88 above 88."""
+    inside = min(max(x, _LOWEST), _HIGHEST)
+    rounded = inside * _LOG2_E + _ROUND
+    power = rounded - _ROUND
+    rest = inside - power * _LN2_HIGH
+    rest = rest - power * _LN2_LOW
+    series = ((((_C0 * rest + _C1) * rest + _C2) * rest + _C3) * rest + _C4) * rest + _C5
+    value = series * (rest * rest) + rest + _ONE
+    scale = float_of_bits((np.int32(power) + np.int32(127)) << np.int32(23))
+    return value * scale if x >= _LOWEST else _ZERO

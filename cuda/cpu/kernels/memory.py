@@ -1,0 +1,220 @@
+# ruff: noqa: ANN401 - values, types and builders are llvmlite's, which has no types
+"""Memory as CPU kernels see it: 64-byte aligned arrays, arrays at addresses, atomic counters, bit casts.
+
+Kernels take addresses as int64, because a step is a list of integers (`cuda.cpu.kernels.program`). Nothing here is
+checked: whoever makes an address keeps its array alive.
+"""
+
+import platform
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import carray, types  # type: ignore[attr-defined]  # re-exported without __all__
+from numba.core import cgutils
+
+from cuda.cpu.kernels.jit import device, instruction
+
+Address = int
+"""Where something lies, int64."""
+Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int32]
+Longs = npt.NDArray[np.int64]
+Shorts = npt.NDArray[np.uint16]
+Octets = npt.NDArray[np.uint8]
+Words = npt.NDArray[np.uint64]
+ALIGNMENT = 64
+"""Bytes: one cache line and one vector register."""
+
+_INT32, _INT64 = ir.IntType(32), ir.IntType(64)
+_PAUSE = {"x86_64": ("llvm.x86.sse2.pause", ()), "aarch64": ("llvm.aarch64.hint", (1,))}.get(platform.machine())
+
+
+def aligned_zeros(
+    shape: int | Sequence[int], dtype: type[np.generic] | np.dtype[Any]
+) -> np.ndarray[Any, np.dtype[Any]]:
+    """A zeroed array that starts on a cache line; its memory is touched only where it is used."""
+    item = np.dtype(dtype)
+    size = int(np.prod(shape)) * item.itemsize
+    raw = np.zeros(size + ALIGNMENT, np.uint8)
+    offset = -raw.ctypes.data % ALIGNMENT
+    return raw[offset : offset + size].view(item).reshape(shape)
+
+
+def address(array: np.ndarray[Any, np.dtype[Any]] | None) -> int:
+    """Where an array's first element lies; 0 for None."""
+    return 0 if array is None else int(array.ctypes.data)
+
+
+@instruction
+def _pointer(_context: Any, _address: Any) -> Any:
+    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], cgutils.voidptr_t)
+
+    return types.voidptr(types.int64), generate
+
+
+@device
+def floats(at: Address, count: int) -> Floats:
+    """`count` float32 at an address."""
+    return carray(_pointer(at), (count,), np.float32)
+
+
+@device
+def fill(at: Address, count: int, value: np.float32) -> None:
+    """Set `count` float32 at an address."""
+    values = floats(at, count)
+    for i in range(count):
+        values[i] = value
+
+
+@device
+def doubles(at: Address, count: int) -> Doubles:
+    """`count` float64 at an address."""
+    return carray(_pointer(at), (count,), np.float64)
+
+
+@device
+def ints(at: Address, count: int) -> Ints:
+    """`count` int32 at an address."""
+    return carray(_pointer(at), (count,), np.int32)
+
+
+@device
+def longs(at: Address, count: int) -> Longs:
+    """`count` int64 at an address."""
+    return carray(_pointer(at), (count,), np.int64)
+
+
+@device
+def shorts(at: Address, count: int) -> Shorts:
+    """`count` uint16 (the bits of bfloat16 or float16) at an address."""
+    return carray(_pointer(at), (count,), np.uint16)
+
+
+@device
+def octets(at: Address, count: int) -> Octets:
+    """`count` bytes at an address."""
+    return carray(_pointer(at), (count,), np.uint8)
+
+
+@instruction
+def fetch_add(_context: Any, _at: Any, _value: Any) -> Any:
+    """Add to the int64 at an address, for all threads at once; returns what was there before."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        return builder.atomic_rmw("add", builder.inttoptr(args[0], _INT64.as_pointer()), args[1], "seq_cst")
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@instruction
+def load_acquire(_context: Any, _at: Any) -> Any:
+    """The int64 at an address, with everything its writer wrote before."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        return builder.load_atomic(builder.inttoptr(args[0], _INT64.as_pointer()), "acquire", 8)
+
+    return types.int64(types.int64), generate
+
+
+@instruction
+def load_acquire_int(_context: Any, _at: Any) -> Any:
+    """The int32 at an address, with everything its writer wrote before, in whatever process."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        return builder.load_atomic(builder.inttoptr(args[0], _INT32.as_pointer()), "acquire", 4)
+
+    return types.int32(types.int64), generate
+
+
+@instruction
+def store_release_int(_context: Any, _at: Any, _value: Any) -> Any:
+    """Set the int32 at an address after everything this thread read and wrote before."""
+
+    def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        builder.store_atomic(args[1], builder.inttoptr(args[0], _INT32.as_pointer()), "release", 4)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int32), generate
+
+
+@instruction
+def pause(_context: Any) -> Any:
+    """Tell the core that this thread only waits, where there is an instruction for it."""
+
+    def generate(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
+        if _PAUSE is not None:
+            name, numbers = _PAUSE
+            kind = ir.FunctionType(ir.VoidType(), [_INT32] * len(numbers))
+            function = cgutils.get_or_insert_function(builder.module, kind, name)  # type: ignore[no-untyped-call]
+            builder.call(function, [_INT32(number) for number in numbers])
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+@instruction
+def prefetch(_context: Any, _at: Any) -> Any:
+    """Ask for the cache line at an address; nothing waits for it."""
+
+    def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        number, pointer = _INT32, cgutils.voidptr_t
+        kind = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")  # type: ignore[no-untyped-call]
+        builder.call(function, [builder.inttoptr(args[0], pointer), number(0), number(2), number(1)])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
+
+
+def _bit_cast(source: Any, target: Any) -> Callable[..., Any]:
+    @instruction
+    def cast(_context: Any, _value: Any) -> Any:
+        def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            return builder.bitcast(args[0], context.get_value_type(target))
+
+        return target(source), generate
+
+    return cast
+
+
+float_of_bits = _bit_cast(types.int32, types.float32)
+bits_of_float = _bit_cast(types.float32, types.int32)
+
+
+@device
+def float_of_bfloat16(value: np.uint16) -> np.float32:
+    """Exact."""
+    result: np.float32 = float_of_bits(np.int32(np.uint32(value) << np.uint32(16)))
+    return result
+
+
+@device
+def bfloat16_of_float(value: np.float32) -> np.uint16:
+    """Rounded to nearest, ties to even."""
+    bits = np.uint32(bits_of_float(value))
+    return np.uint16((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16))
+
+
+@instruction
+def float_of_half(_context: Any, _bits: Any) -> Any:
+    """The float32 that float16 bits (uint16) stand for; exact."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        return builder.fpext(builder.bitcast(args[0], ir.HalfType()), ir.FloatType())
+
+    return types.float32(types.uint16), generate
+
+
+@instruction
+def half_of_float(_context: Any, _value: Any) -> Any:
+    """Float16 bits (uint16) of a float32, rounded to nearest, ties to even."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        return builder.bitcast(builder.fptrunc(args[0], ir.HalfType()), ir.IntType(16))
+
+    return types.uint16(types.float32), generate

@@ -1,0 +1,1 @@
+"""The gpu device, on GPUs or in the emulator. Read `device` first."""

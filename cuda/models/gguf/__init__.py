@@ -1,0 +1,1 @@
+"""GGUF files, made into Hugging Face folders once. Read `convert` first."""
