@@ -1,6 +1,6 @@
 """How one actor speaks to another: the same behaviour in one process and across processes.
 
-Implementations: `actors.runtime.local.LocalRef`, `actors.runtime.transport.RemoteRef`.
+Implementations: `tests.actors.runtime.local.LocalRef`, `actors.runtime.transport.RemoteRef`.
 """
 
 from typing import Any, Protocol, TypeVar

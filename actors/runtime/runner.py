@@ -1,6 +1,6 @@
 """Runs one life of one actor over its mailbox: the order of its hooks, its answers, its end.
 
-Used in one process (`actors.runtime.local`) and by the process of an actor (`actors.runtime.transport`).
+Used in one process (`tests.actors.runtime.local`) and by the process of an actor (`actors.runtime.transport`).
 """
 
 import asyncio

@@ -25,10 +25,10 @@ from websockets.frames import Frame, Opcode
 from actors.ingress.actor import IngressActor
 from actors.ingress.config import IngressConfig
 from actors.runtime.clock import RealClock
-from actors.runtime.local import LocalSystem
 from protocol.messages import EngineReady, GetHealth, IngressInbox, TokenDelta, TokensGenerated
 from tests.actors.ingress.byte_model import write_byte_model
 from tests.actors.ingress.scripted import ScriptedScheduler
+from tests.actors.runtime.local import LocalSystem
 
 NUM_STREAMS = 64
 NUM_STEPS = 1000

@@ -22,7 +22,6 @@ import uvloop
 
 from actors.node.refs import CAPACITIES, dialect_of, ref_to, socket_of
 from actors.runtime.actor import Actor
-from actors.runtime.local import LocalSystem
 from actors.runtime.ref import ActorRef
 from actors.runtime.runner import Runner
 from actors.runtime.transport import serve_mailbox
@@ -37,6 +36,7 @@ from protocol.messages import (
     WorkerReady,
 )
 from protocol.step import SampledRow, StepPlan, StepResult, StepRow
+from tests.actors.runtime.local import LocalSystem
 
 CONFIG = WorkerConfig(index=0, group="0", device="idle", model_name="m", folder="/", max_model_len=100)
 

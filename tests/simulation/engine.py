@@ -13,7 +13,6 @@ from typing import Any, Literal, assert_never
 from msgspec.structs import replace
 
 from actors.runtime.actor import Actor
-from actors.runtime.local import LocalRef, LocalSystem
 from actors.scheduler.actor import SchedulerActor
 from actors.scheduler.scheduler import Scheduler
 from cuda.devices.counting import CountingDevice, expected_output
@@ -44,6 +43,7 @@ from protocol.messages import (
 )
 from protocol.model_info import ModelInfo
 from protocol.step import StepPlan
+from tests.actors.runtime.local import LocalRef, LocalSystem
 from tests.simulation.loop import VirtualClock
 from tests.simulation.scenario import EOS, Behaviour, Scenario
 

@@ -4,13 +4,13 @@ import asyncio
 from typing import Any
 
 from actors.runtime.actor import Actor
-from actors.runtime.local import LocalRef, LocalSystem
 from actors.scheduler.actor import SchedulerActor
 from actors.scheduler.config import SchedulerConfig
 from protocol.messages import ExecuteStep, SchedulerInbox, StepCompleted, Submit, WorkerReady
 from protocol.model_info import ModelInfo
 from protocol.sampling import SamplingParams
 from protocol.step import SampledRow, StepPlan, StepResult
+from tests.actors.runtime.local import LocalRef, LocalSystem
 from tests.simulation.loop import VirtualClock, run_virtual
 
 MODEL = ModelInfo(name="m", folder="", vocab_size=100, max_model_len=64, eos_token_ids=())

@@ -7,7 +7,6 @@ import pytest
 
 from actors.runtime.actor import Actor
 from actors.runtime.clock import RealClock
-from actors.runtime.local import LocalRef, LocalSystem
 from actors.scheduler.actor import SchedulerActor
 from actors.scheduler.config import SchedulerConfig
 from actors.worker.actor import WorkerActor
@@ -16,6 +15,7 @@ from cuda.devices.counting import CountingDevice, expected_output
 from protocol.messages import EngineReady, RequestFinished, SchedulerInbox, Submit, TokensGenerated
 from protocol.model_info import ModelInfo
 from protocol.sampling import SamplingParams
+from tests.actors.runtime.local import LocalRef, LocalSystem
 
 VOCAB_SIZE = 500
 PROMPTS = {number: [number + index for index in range(3 * number)] for number in range(1, 20)}

@@ -12,7 +12,6 @@ from websockets.asyncio.client import ClientConnection, connect
 from actors.ingress.actor import IngressActor
 from actors.ingress.config import IngressConfig
 from actors.runtime.clock import Clock
-from actors.runtime.local import LocalRef, LocalSystem
 from actors.runtime.ref import ActorStopped
 from protocol.messages import (
     CollectMetrics,
@@ -36,6 +35,7 @@ from protocol.messages import (
 from protocol.model_info import ModelInfo
 from protocol.step import TokenLogprob
 from tests.actors.ingress.byte_model import MAX_MODEL_LEN, tokens_of
+from tests.actors.runtime.local import LocalRef, LocalSystem
 
 MessageT = TypeVar("MessageT")
 TIMING = Timing(queue_ms=1.0, ttft_ms=2.0, tpot_ms=3.0, total_ms=4.0)

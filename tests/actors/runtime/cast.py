@@ -9,11 +9,11 @@ from typing import Any
 from msgspec import Struct
 
 from actors.runtime.actor import Actor
-from actors.runtime.local import LocalSystem
 from actors.runtime.ref import ActorRef
 from actors.runtime.runner import Runner
 from actors.runtime.transport import Dialect, RemoteRef, serve_mailbox
 from tests.actors.runtime.clock import settle
+from tests.actors.runtime.local import LocalSystem
 
 
 class Note(Struct, frozen=True, tag=True):

@@ -4,9 +4,9 @@ from typing import Any
 import pytest
 
 from actors.runtime.actor import Actor
-from actors.runtime.local import LocalSystem
 from actors.runtime.ref import ActorStopped
 from tests.actors.runtime.cast import Break, BrokenError, Note, Notebook
+from tests.actors.runtime.local import LocalSystem
 
 
 async def test_the_hooks_are_called_in_order_and_after_batch_once_for_what_was_waiting() -> None:

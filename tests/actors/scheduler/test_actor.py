@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from actors.runtime.actor import Actor
 from actors.runtime.clock import RealClock
-from actors.runtime.local import LocalRef, LocalSystem
 from actors.scheduler.actor import SchedulerActor
 from protocol.errors import PartFailed
 from protocol.messages import (
@@ -39,6 +38,7 @@ from protocol.messages import (
 from protocol.model_info import ModelInfo
 from protocol.sampling import SamplingParams
 from protocol.step import SampledRow, StepPlan, StepResult
+from tests.actors.runtime.local import LocalRef, LocalSystem
 from tests.actors.scheduler.rig import make_config
 
 MODEL = ModelInfo(name="m", folder="", vocab_size=100, max_model_len=64, eos_token_ids=(3,))

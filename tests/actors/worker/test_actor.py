@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from msgspec.structs import replace
 
 from actors.runtime.actor import Actor
-from actors.runtime.local import LocalRef, LocalSystem
 from actors.worker.actor import MAX_PLANS, WorkerActor
 from actors.worker.config import WorkerConfig
 from protocol.errors import PartFailed
@@ -22,6 +21,7 @@ from protocol.messages import (
     WorkerInbox,
     WorkerReady,
 )
+from tests.actors.runtime.local import LocalRef, LocalSystem
 from tests.actors.worker.devices import POOL, HandDevice, plan_of
 
 CONFIG = WorkerConfig(index=3, group="g", device="hand", model_name="m", folder="/nowhere", max_model_len=100)

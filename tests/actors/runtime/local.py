@@ -1,4 +1,4 @@
-"""Actors that share one process and one event loop (tests do); behaves as `actors.runtime.transport` does."""
+"""Actors that share one process and one event loop, for tests; behaves as `actors.runtime.transport` does."""
 
 import asyncio
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class LocalRef(Generic[InboxT]):
         """Send without waiting; False when full or stopped."""
         return self._mailbox.offer(Envelope(message))
 
-    async def ask(self, message: InboxT, *, timeout_s: float) -> Any:  # noqa: ANN401 - what `receive` returned
+    async def ask(self, message: InboxT, *, timeout_s: float) -> Any:
         """Send and wait for the answer. Raises ActorStopped or TimeoutError."""
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         try:
