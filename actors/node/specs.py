@@ -28,7 +28,7 @@ class Place(Struct, frozen=True):
 
 
 class ChildSpec(Struct, frozen=True, tag=True):
-    """Base of what a child process is told about itself, by the channel to the node."""
+    """Base of what a child process is told about itself, by its line to the node."""
 
     place: Place
 

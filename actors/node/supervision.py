@@ -36,9 +36,9 @@ from actors.node.specs import (
     scheduler_config,
     worker_configs,
 )
-from actors.runtime.channel import ChildReport, Progressed, Ready
+from actors.runtime.child import HANDED_SIGNALS, ChildReport, Progressed, Ready
 from actors.runtime.ref import ActorStopped
-from actors.runtime.supervisor import HANDED_SIGNALS, Death, Supervisor
+from actors.runtime.supervisor import Death, Supervisor
 from actors.runtime.transport import RemoteRef
 from cuda.models.folder import read_spec
 from protocol.messages import Drain, SchedulerFailed, WorkerFailed

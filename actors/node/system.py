@@ -24,8 +24,7 @@ import structlog
 from actors.node.refs import CAPACITIES, dialect_of, grouped_worker_names, ref_to, socket_of, worker_names
 from actors.node.specs import AnySpec, IngressSpec, SchedulerSpec, WorkerSpec
 from actors.runtime.actor import Actor
-from actors.runtime.channel import ChildEnd, Progressed, Ready
-from actors.runtime.child import die_with, leave_signals_to_node, run
+from actors.runtime.child import NodeLine, Progressed, Ready, die_with, leave_signals_to_node, run
 from actors.runtime.clock import RealClock
 from actors.runtime.hosted import HostedActor
 from actors.runtime.log import configure_logging
@@ -46,16 +45,16 @@ def main() -> None:
     """Be the child that the node says this is."""
     leave_signals_to_node()
     name, descriptor = sys.argv[1], int(sys.argv[2])
-    channel = ChildEnd(descriptor)
+    line = NodeLine(descriptor)
     try:
-        spec = msgspec.msgpack.decode(channel.receive_spec(), type=AnySpec)
+        spec = msgspec.json.decode(line.receive_spec(), type=AnySpec)
     except EOFError:
         sys.exit(1)  # the node has ended already
     die_with(spec.place.node_pid)
     if isinstance(spec, WorkerSpec) and spec.config.cores:
         os.sched_setaffinity(0, spec.config.cores)  # before any library has started or counted its threads
     configure_logging(spec.place.log_level, spec.place.log_format, name)
-    code = run(_Child(name, spec, channel).live(), spec.place.loop)
+    code = run(_Child(name, spec, line).live(), spec.place.loop)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # the device's thread and its libraries have nothing to save
@@ -64,11 +63,11 @@ def main() -> None:
 class _Child:
     """One actor and what it needs around it."""
 
-    def __init__(self, name: str, spec: AnySpec, channel: ChildEnd) -> None:
+    def __init__(self, name: str, spec: AnySpec, line: NodeLine) -> None:
         self._name = name
         self._spec = spec
         self._run_dir = Path(spec.place.run_dir)
-        self._channel = channel
+        self._line = line
         self._clock = RealClock()
         self._runtime_metrics = RuntimeMetrics(name, lambda: self._runner.mailbox.depth)
         self._refusals: asyncio.Queue[str] = asyncio.Queue()  # the first one ends this process
@@ -106,7 +105,7 @@ class _Child:
 
     def _ingress_received(self, message: IngressInbox) -> None:
         if isinstance(message, EngineReady):
-            self._channel.report(Ready())
+            self._line.report(Ready())
 
     def _worker(self, spec: WorkerSpec) -> Actor[WorkerInbox]:
         from actors.worker.actor import WorkerActor  # noqa: PLC0415 - a process imports its own actor only
@@ -118,7 +117,7 @@ class _Child:
         )
 
     def _worker_progressed(self, fraction: float) -> None:
-        self._channel.report(Ready() if fraction >= 1 else Progressed(fraction))
+        self._line.report(Progressed(fraction))
 
     def _ref(self, name: str) -> RemoteRef[Any]:
         ref = ref_to(self._run_dir, name, self._dialect)
@@ -146,7 +145,7 @@ class _Child:
             async with asyncio.TaskGroup() as tasks:
                 ends = {
                     tasks.create_task(self._runner.run(), name=self._name),
-                    tasks.create_task(self._channel.wait_stop(), name="wait-stop"),
+                    tasks.create_task(self._line.wait_stop(), name="wait-stop"),
                     tasks.create_task(self._fail_when_refused(), name="refusals"),
                 }
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)

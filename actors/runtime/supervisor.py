@@ -1,7 +1,8 @@
 """The child processes of a node: started (never forked), heard, stopped, reaped.
 
 Policy is the node's: it hears of every child that ends without being asked to. Children are born with
-SIGINT and SIGTERM blocked, then ignore them: a Ctrl-C on the terminal is the node's to act on.
+SIGINT and SIGTERM blocked, then ignore them: a Ctrl-C on the terminal is the node's to act on. Their end of the line
+between them and the node, and what is said on it, is in `actors.runtime.child`.
 """
 
 import asyncio
@@ -16,15 +17,16 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+import msgspec
 import structlog
 from msgspec import Struct
 
-from actors.runtime.channel import ChildReport, ParentEnd
+from actors.runtime.child import HANDED_SIGNALS, ChildReport
 
 STOP_TIMEOUT_S = 8.0
-HANDED_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 log = structlog.get_logger()
+_report_decoder = msgspec.json.Decoder(ChildReport)
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,22 @@ class Death:
 @dataclass(frozen=True)
 class _Child:
     process: subprocess.Popen[bytes]
-    channel: ParentEnd
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
     ended: asyncio.Event
+
+    async def receive(self) -> ChildReport | None:
+        """Return the next report; None once the child has ended. Raises msgspec.DecodeError for no report."""
+        try:
+            line = await self.reader.readline()
+        except ConnectionError:
+            return None
+        return _report_decoder.decode(line) if line.endswith(b"\n") else None
+
+    def ask_to_stop(self) -> None:
+        """Let the child end in an orderly way."""
+        if self.writer.can_write_eof() and not self.writer.is_closing():
+            self.writer.write_eof()
 
 
 class Supervisor:
@@ -88,16 +104,16 @@ class Supervisor:
                 env={**os.environ, **environment},
                 pass_fds=[theirs.fileno(), *descriptors],
             )
-        channel = await ParentEnd.open(ours)
-        channel.send_spec(spec)
-        child = self._children[name] = _Child(process, channel, asyncio.Event())
+        reader, writer = await asyncio.open_connection(sock=ours)
+        writer.write(msgspec.json.encode(spec) + b"\n")
+        child = self._children[name] = _Child(process, reader, writer, asyncio.Event())
         self._tasks.create_task(self._listen(name, child), name=f"child-{name}")
 
     async def _listen(self, name: str, child: _Child) -> None:
-        while (report := await child.channel.receive()) is not None:
+        while (report := await child.receive()) is not None:
             self._on_report(name, report)
         returncode = await asyncio.to_thread(child.process.wait)  # at once: its socket has closed
-        child.channel.close()
+        child.writer.close()
         child.ended.set()
         if not self._is_stopping:
             self._on_death(Death(name, returncode))
@@ -107,7 +123,7 @@ class Supervisor:
         try:
             async with asyncio.timeout(self.stop_timeout_s):
                 for child in reversed(self._children.values()):
-                    child.channel.ask_to_stop()
+                    child.ask_to_stop()
                     await child.ended.wait()
         except TimeoutError:
             log.warning("children did not stop in time and are killed", timeout_s=self.stop_timeout_s)
