@@ -15,8 +15,8 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 import structlog
 
+from actors.runtime.channel import Link
 from actors.runtime.frames import MAX_FRAME_BYTES, Frame, FrameKind, FrameReader, FrameRefused, encode_frame
-from actors.runtime.link import Link
 from actors.runtime.mailbox import Envelope, Mailbox
 from actors.runtime.ref import ActorStopped
 

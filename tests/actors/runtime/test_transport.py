@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from actors.runtime.channel import MessageRefused
 from actors.runtime.frames import FrameReader, FrameRefused
-from actors.runtime.link import MessageRefused
 from actors.runtime.ref import ActorStopped
 from actors.runtime.transport import RemoteRef
 from tests.actors.runtime.cast import DIALECT, Alien, Note, Notebook, Urgent, alive
