@@ -8,7 +8,7 @@ import math
 from msgspec import inspect
 
 from protocol.errors import RequestError
-from protocol.refusal import misfit, shown
+from protocol.validation import misfit, shown
 from protocol.wire import Generate
 
 _FIELDS = {field.name: field.type for field in inspect.type_info(Generate).fields}  # type: ignore[attr-defined] # a StructType

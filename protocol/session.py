@@ -1,7 +1,7 @@
 """The seam between a socket and a dialect: frames in, commands out; events in, frames out. No I/O, no clock.
 
-Two implementations: `protocol.stream.StreamSession` (own dialect) and `protocol.responses.ResponsesSession`. After
-every call of `receive_frame` or `send_event` a connection drains `take_commands` and `take_frames`, in that order.
+Two implementations: `protocol.native.session.NativeSession` and `protocol.responses.ResponsesSession`. After every call
+of `receive_frame` or `send_event` a connection drains `take_commands` and `take_frames`, in that order.
 `take_refusals` is for whoever counts.
 """
 

@@ -8,9 +8,9 @@ from actors.ingress.http import VERSION
 from actors.ingress.server import RESPONSES_PATH, path_of
 from actors.ingress.status import EngineStatus
 from protocol.model_info import ModelInfo
+from protocol.native.session import NativeSession
 from protocol.responses import ResponsesSession
 from protocol.session import Session
-from protocol.stream import StreamSession
 from protocol.wire import MSGPACK_SUBPROTOCOL, PROTOCOL_VERSION, Hello
 
 
@@ -28,7 +28,7 @@ def new_session(socket: ClientSocket, model: ModelInfo, status: EngineStatus, ma
         max_message_bytes=max_message_bytes,
         authenticated=socket.tenant is not None,
     )
-    return StreamSession("msgpack" if socket.subprotocol == MSGPACK_SUBPROTOCOL else "json", hello=hello)
+    return NativeSession("msgpack" if socket.subprotocol == MSGPACK_SUBPROTOCOL else "json", hello=hello)
 
 
 def _new_id(prefix: str) -> str:

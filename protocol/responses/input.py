@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from protocol.errors import RequestError
-from protocol.refusal import shown
+from protocol.validation import shown
 from protocol.wire import ChatMessage
 
 _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}

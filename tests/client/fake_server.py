@@ -17,7 +17,7 @@ from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
 from protocol.messages import FinishReason, Timing, Usage
-from protocol.stream import StreamSession
+from protocol.native.session import NativeSession
 from protocol.wire import (
     JSON_SUBPROTOCOL,
     MSGPACK_SUBPROTOCOL,
@@ -52,7 +52,7 @@ class Peer:
         encoding: Literal["json", "msgpack"] = "msgpack" if socket.subprotocol == MSGPACK_SUBPROTOCOL else "json"
         self.socket = socket
         self.encoding = encoding
-        self._session = StreamSession(encoding, hello=greeting)
+        self._session = NativeSession(encoding, hello=greeting)
         self._commands: deque[SessionCommand] = deque()
 
     async def flush(self) -> None:

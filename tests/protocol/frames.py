@@ -7,8 +7,8 @@ import msgspec
 
 from protocol.frame import Encoding
 from protocol.messages import Timing, Usage
+from protocol.native.session import NativeSession
 from protocol.session import Frame
-from protocol.stream import StreamSession
 from protocol.wire import Finished, Generate, Hello, SessionCommand
 
 HELLO = Hello(
@@ -21,9 +21,9 @@ HELLO = Hello(
 )
 
 
-def greeted(encoding: Encoding = "json") -> StreamSession:
+def greeted(encoding: Encoding = "json") -> NativeSession:
     """A session whose hello has been taken."""
-    session = StreamSession(encoding, hello=HELLO)
+    session = NativeSession(encoding, hello=HELLO)
     session.take_frames()
     return session
 
@@ -46,7 +46,7 @@ def decode(frame: Frame) -> dict[str, Any]:
     return value
 
 
-def answers(session: StreamSession, message: object, encoding: Encoding = "json") -> list[dict[str, Any]]:
+def answers(session: NativeSession, message: object, encoding: Encoding = "json") -> list[dict[str, Any]]:
     """What the session says to one message."""
     session.receive_frame(encode(message, encoding))
     return [decode(frame) for frame in session.take_frames()]
@@ -70,7 +70,7 @@ def accepted(message: object, encoding: Encoding = "json") -> Generate:
     return command
 
 
-def started(*names: str) -> StreamSession:
+def started(*names: str) -> NativeSession:
     """A session in which requests of these names run."""
     session = greeted()
     for name in names:

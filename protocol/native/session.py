@@ -15,8 +15,8 @@ from protocol.frame import Encoding, read_map
 from protocol.generate import check_generate
 from protocol.live_ids import MAX_LIVE, LiveIds
 from protocol.logprobs import finite_logprob
-from protocol.refusal import refusal, shown
 from protocol.session import Frame, Session
+from protocol.validation import refusal, shown
 from protocol.wire import (
     Accepted,
     Authenticate,
@@ -50,7 +50,7 @@ _JSON = msgspec.json.Encoder()
 _MSGPACK = msgspec.msgpack.Encoder()
 
 
-class StreamSession(Session):
+class NativeSession(Session):
     """State of one `/v1/stream` connection."""
 
     def __init__(self, encoding: Encoding, *, hello: Hello) -> None:

@@ -3,11 +3,11 @@
 import msgspec
 import pytest
 
-from protocol.client_codec import decode_event
 from protocol.frame import Encoding
 from protocol.live_ids import MAX_ENDED
 from protocol.messages import Timing, Usage
-from protocol.stream import StreamSession
+from protocol.native.client import decode_event
+from protocol.native.session import NativeSession
 from protocol.wire import (
     Accepted,
     Authenticate,
@@ -28,7 +28,7 @@ from tests.protocol.frames import HELLO, answers, decode, encode, finish, genera
 
 @pytest.mark.parametrize("encoding", ["json", "msgpack"])
 def test_hello_is_the_first_frame(encoding: Encoding) -> None:
-    session = StreamSession(encoding, hello=HELLO)
+    session = NativeSession(encoding, hello=HELLO)
     (frame,) = session.take_frames()
     assert isinstance(frame, str) == (encoding == "json")
     assert isinstance(decode_event(frame, encoding), Hello)

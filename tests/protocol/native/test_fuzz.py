@@ -8,11 +8,11 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.client_codec import decode_event
 from protocol.frame import Encoding
 from protocol.messages import Timing, Usage
+from protocol.native.client import decode_event
+from protocol.native.session import NativeSession
 from protocol.session import Frame
-from protocol.stream import StreamSession
 from protocol.wire import (
     Accepted,
     Cancel,
@@ -121,7 +121,7 @@ def check_frames(encoding: Encoding, frames: list[Frame]) -> None:
             assert decode_event(sent, encoding) is not None
 
 
-def check_commands(session: StreamSession) -> None:
+def check_commands(session: NativeSession) -> None:
     for command in session.take_commands():
         assert msgspec.convert(msgspec.to_builtins(command), StreamCommand) == command
         if isinstance(command, Generate):
