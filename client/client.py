@@ -19,7 +19,7 @@ from client.link import Link
 from client.result import Result
 from client.settings import Reconnect, Timeouts
 from client.stream import Stream
-from protocol.frame import Encoding
+from protocol.session import Encoding
 from protocol.wire import Hello
 
 

@@ -23,8 +23,8 @@ from client.errors import (
     BadRequestError,
     NotFoundError,
 )
-from protocol.frame import Encoding
 from protocol.native.client import decode_event, encode_command
+from protocol.session import Encoding
 from protocol.wire import (
     JSON_SUBPROTOCOL,
     MSGPACK_SUBPROTOCOL,

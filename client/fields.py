@@ -7,8 +7,7 @@ import msgspec
 
 from client.errors import BadRequestError
 from protocol.errors import RequestError
-from protocol.generate import check_generate
-from protocol.validation import refusal
+from protocol.validation import check_generate, refusal
 from protocol.wire import ChatMessage, Generate, SloTargets
 
 

@@ -1,7 +1,7 @@
 """JSON Schema of every message of the own dialect, made from the structs: `python -m protocol.schema` prints it.
 
 Both encodings carry the same maps. Rules that span fields (exactly one of `messages`, `prompt` and `prompt_tokens`) are
-in `protocol.generate`; the Responses dialect is described by OpenAI.
+in `protocol.validation`; the Responses dialect is described by OpenAI.
 """
 
 import sys

@@ -2,15 +2,22 @@
 
 Two implementations: `protocol.native.session.NativeSession` and `protocol.responses.ResponsesSession`. After every call
 of `receive_frame` or `send_event` a connection drains `take_commands` and `take_frames`, in that order.
-`take_refusals` is for whoever counts.
+`take_refusals` is for whoever counts. Below stands what both share: reading any bytes, and which ids are in use.
 """
 
 from abc import ABC, abstractmethod
+from typing import Literal
 
-from protocol.errors import ErrorCode
+import msgspec
+
+from protocol.errors import ErrorCode, RequestError
 from protocol.wire import SessionCommand, SessionEvent
 
 Frame = str | bytes
+Encoding = Literal["json", "msgpack"]
+
+MAX_LIVE = 16_384
+MAX_ENDED = 4_096
 
 
 class Session(ABC):
@@ -43,3 +50,77 @@ class Session(ABC):
         """Codes of the frames that the session itself has refused, oldest first; each is handed out once."""
         refusals, self._refusals = self._refusals, []
         return refusals
+
+
+class LiveIds:
+    """Which ids of one connection are running, which have ended, and which the client never used.
+
+    With it "exactly one terminal event, nothing after it" is true per connection. Memory is bounded: at most MAX_LIVE
+    running ids, and the MAX_ENDED youngest of those that ended.
+    """
+
+    def __init__(self) -> None:
+        self._live: dict[str, bool] = {}
+        """id -> muted: its terminal event is out already, the engine's own one is still to come."""
+        self._ended: dict[str, None] = {}
+
+    @property
+    def is_full(self) -> bool:
+        """No further id may begin until one ends."""
+        return len(self._live) >= MAX_LIVE
+
+    def begin(self, name: str) -> None:
+        """`name` runs from now on."""
+        self._ended.pop(name, None)
+        self._live[name] = False
+
+    def end(self, name: str) -> None:
+        """`name` has its terminal event and may be used again."""
+        self._live.pop(name, None)
+        self._ended[name] = None
+        if len(self._ended) > MAX_ENDED:
+            self._ended.pop(next(iter(self._ended)))
+
+    def mute(self, name: str) -> None:
+        """The client was told the end of `name`; whatever the engine still says of it is dropped."""
+        self._live[name] = True
+
+    def is_live(self, name: str) -> bool:
+        """It occupies its name, muted or not."""
+        return name in self._live
+
+    def is_heard(self, name: str) -> bool:
+        """It runs and the client waits for its events."""
+        return self._live.get(name) is False
+
+    def was_used(self, name: str) -> bool:
+        """It runs or ended lately: what still arrives about it is late, not wrong."""
+        return name in self._live or name in self._ended
+
+
+def read_map(frame: Frame, encoding: Encoding) -> dict[str, object]:
+    """Decode any bytes, the first step of both dialects; RequestError, and nothing else, for what is not one map.
+
+    Sizes are bounded by the socket's message limit, nesting by the decoder's recursion limit.
+    """
+    try:
+        if encoding == "json":
+            if not isinstance(frame, str):
+                raise _unreadable("this connection speaks JSON in text frames; a binary frame came")
+            value = msgspec.json.decode(frame)
+        else:
+            if isinstance(frame, str):
+                raise _unreadable("this connection speaks msgpack in binary frames; a text frame came")
+            value = msgspec.msgpack.decode(frame)
+    except RecursionError as error:
+        raise _unreadable("the frame is nested too deeply") from error
+    except (ValueError, OverflowError) as error:  # msgspec's errors are ValueErrors, and so is a lone surrogate
+        reason = "it is not valid Unicode" if isinstance(error, UnicodeError) else str(error)
+        raise _unreadable(f"the frame is not valid {encoding}: {reason}") from error
+    if not isinstance(value, dict):
+        raise _unreadable("the frame is not an object")
+    return value
+
+
+def _unreadable(message: str) -> RequestError:
+    return RequestError("invalid_request", message)

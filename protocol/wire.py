@@ -5,9 +5,11 @@ connection handler knows one set of commands and one set of events. Field meanin
 Both encodings (JSON text, msgpack binary) carry the same maps, tagged by `type`.
 """
 
+import math
 from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import replace
 
 from protocol.bounds import Count, PositiveCount, RequestName, Seed, Sequence63, TokenId
 from protocol.errors import ErrorCode
@@ -19,6 +21,9 @@ MAX_STOP_LENGTH = 4096
 """Characters: text that may yet become a stop string is held back, and searched again with every token."""
 
 StopString = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_LENGTH)]
+LEAST_LOGPROB = -9999.0
+"""Stands for the logarithm of zero: JSON has no infinity."""
+
 PROTOCOL_VERSION = 1
 JSON_SUBPROTOCOL = "tokenstage.v1.json"
 MSGPACK_SUBPROTOCOL = "tokenstage.v1.msgpack"
@@ -209,3 +214,13 @@ class Failed(Event, frozen=True, kw_only=True, tag="failed"):
 StreamEvent = Hello | Accepted | Pong | Draining | Tokens | Finished | Failed
 SessionEvent = Accepted | Draining | Tokens | Finished | Failed
 """What a connection hands to its session; Hello and Pong are the session's own."""
+
+
+def finite_logprob(logprob: WireLogprob) -> WireLogprob:
+    """The same entry as every encoding can carry it: its infinities and NaNs replaced by LEAST_LOGPROB."""
+    top = [replace(one, logprob=_finite(one.logprob)) for one in logprob.top]
+    return replace(logprob, logprob=_finite(logprob.logprob), top=top)
+
+
+def _finite(number: float) -> float:
+    return number if math.isfinite(number) else LEAST_LOGPROB

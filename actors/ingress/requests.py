@@ -1,6 +1,6 @@
 """Generate -> Submit: prompt to token ids, defaults filled in, everything checked that needs the model to be known.
 
-What a field may be by itself was checked by the session (`protocol.generate`). Owns the threads that tokenize long
+What a field may be by itself was checked by the session (`protocol.validation`). Owns the threads that tokenize long
 prompts (which does not hold the GIL). Every refusal names field, value and limit.
 """
 

@@ -8,8 +8,7 @@ from typing import get_args
 
 import msgspec
 
-from protocol.frame import Encoding
-from protocol.session import Frame
+from protocol.session import Encoding, Frame
 from protocol.wire import StreamCommand, StreamEvent
 
 

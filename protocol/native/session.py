@@ -4,19 +4,15 @@ A `failed` with an id is terminal for that id, with two exceptions that answer t
 request untouched: `duplicate_id` (the name is taken) and `unknown_id`. Any other bad frame about a running request ends
 that request: the client gets the `failed`, the engine a Cancel, and nothing more is said of the id. A cancel or credit
 for an id that has ended is late, not wrong, and is ignored; `unknown_id` is for names never used on this connection (or
-so long ago that they are forgotten, see `protocol.live_ids`). Of two equal keys in one map the last counts.
+so long ago that they are forgotten, see `protocol.session`). Of two equal keys in one map the last counts.
 """
 
 import msgspec
 from msgspec.structs import replace
 
 from protocol.errors import RequestError
-from protocol.frame import Encoding, read_map
-from protocol.generate import check_generate
-from protocol.live_ids import MAX_LIVE, LiveIds
-from protocol.logprobs import finite_logprob
-from protocol.session import Frame, Session
-from protocol.validation import refusal, shown
+from protocol.session import MAX_LIVE, Encoding, Frame, LiveIds, Session, read_map
+from protocol.validation import check_generate, refusal, shown
 from protocol.wire import (
     Accepted,
     Authenticate,
@@ -33,6 +29,7 @@ from protocol.wire import (
     SessionEvent,
     StreamCommand,
     Tokens,
+    finite_logprob,
 )
 
 _COMMANDS: dict[str, type[Generate | Cancel | Credit | Resume | Ping | Authenticate]] = {

@@ -14,11 +14,10 @@ from typing import Any
 
 from msgspec import UNSET
 
-from protocol.logprobs import finite_logprob
 from protocol.messages import Usage
 from protocol.responses.create import Create
 from protocol.responses.error import failure
-from protocol.wire import ChatMessage, Failed, Finished, Tokens, WireLogprob, WireTopLogprob
+from protocol.wire import ChatMessage, Failed, Finished, Tokens, WireLogprob, WireTopLogprob, finite_logprob
 
 Event = dict[str, Any]
 

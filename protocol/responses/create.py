@@ -11,10 +11,9 @@ from msgspec import Meta, Struct
 
 from protocol.bounds import MAX_INT31, PositiveCount
 from protocol.errors import RequestError
-from protocol.generate import check_generate
 from protocol.responses.input import read_messages
 from protocol.sampling import MAX_LOGPROBS
-from protocol.validation import refusal, shown
+from protocol.validation import check_generate, refusal, shown
 from protocol.wire import ChatMessage, Generate
 
 LOGPROBS = "message.output_text.logprobs"

@@ -12,13 +12,11 @@ from collections.abc import Callable
 import msgspec
 
 from protocol.errors import RequestError
-from protocol.frame import read_map
-from protocol.live_ids import MAX_LIVE, LiveIds
 from protocol.responses.answer import Answer, Event
 from protocol.responses.conversations import Conversations
 from protocol.responses.create import Create, read_create, to_generate
 from protocol.responses.error import DialectError, dialect_param, error_event
-from protocol.session import Frame, Session
+from protocol.session import MAX_LIVE, Frame, LiveIds, Session, read_map
 from protocol.validation import shown
 from protocol.wire import (
     Accepted,

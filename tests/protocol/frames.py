@@ -5,10 +5,9 @@ from typing import Any
 
 import msgspec
 
-from protocol.frame import Encoding
 from protocol.messages import Timing, Usage
 from protocol.native.session import NativeSession
-from protocol.session import Frame
+from protocol.session import Encoding, Frame
 from protocol.wire import Finished, Generate, Hello, SessionCommand
 
 HELLO = Hello(

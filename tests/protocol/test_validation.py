@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from protocol.frame import Encoding
+from protocol.session import Encoding
 from tests.protocol.frames import accepted, generate, greeted, refused
 
 MOST = "2,147,483,647"

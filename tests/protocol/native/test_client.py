@@ -5,8 +5,8 @@ import json
 import msgspec
 import pytest
 
-from protocol.frame import Encoding
 from protocol.native.client import decode_event, encode_command
+from protocol.session import Encoding
 from protocol.wire import Cancel, ChatMessage, Credit, Generate, Hello, Ping, Pong, StreamCommand
 from tests.protocol.frames import HELLO, greeted
 

@@ -8,11 +8,10 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.frame import Encoding
 from protocol.messages import Timing, Usage
 from protocol.native.client import decode_event
 from protocol.native.session import NativeSession
-from protocol.session import Frame
+from protocol.session import Encoding, Frame
 from protocol.wire import (
     Accepted,
     Cancel,

@@ -3,11 +3,10 @@
 import msgspec
 import pytest
 
-from protocol.frame import Encoding
-from protocol.live_ids import MAX_ENDED
 from protocol.messages import Timing, Usage
 from protocol.native.client import decode_event
 from protocol.native.session import NativeSession
+from protocol.session import MAX_ENDED, Encoding
 from protocol.wire import (
     Accepted,
     Authenticate,
@@ -221,7 +220,7 @@ def test_after_its_end_a_request_is_not_named_again_until_the_engine_is_done_wit
 
 
 def test_too_many_running_requests_are_refused_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("protocol.live_ids.MAX_LIVE", 2)
+    monkeypatch.setattr("protocol.session.MAX_LIVE", 2)
     session = started("a", "b")
     (failed,) = answers(session, generate(id="c"))
     assert (failed["code"], failed["id"]) == ("overloaded", "c")

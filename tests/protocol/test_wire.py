@@ -2,8 +2,7 @@
 
 import math
 
-from protocol.logprobs import LEAST_LOGPROB, finite_logprob
-from protocol.wire import WireLogprob, WireTopLogprob
+from protocol.wire import LEAST_LOGPROB, WireLogprob, WireTopLogprob, finite_logprob
 
 
 def test_finite_values_stay_as_they_are() -> None:
