@@ -1,7 +1,7 @@
 """`--check`: whether this machine's devices do what they should; prints a table. Starts no node and loads no model.
 
 Each device is checked in a process of its own, which may crash or hang; pairs of devices prove that they reach each
-other's memory. Read `cuda.check.device` for what is checked, `cuda.collectives.peer_proof` for the pairs.
+other's memory. Read `cuda.check.device` for what is checked, `cuda.check.peers.proof` for the pairs.
 """
 
 import sys
@@ -16,8 +16,8 @@ from actors.node.gpus import find_gpus
 from actors.node.machine import check_device as check_is_there
 from actors.node.settings import ConfigError
 from cuda.check.findings import Begun, Finding
+from cuda.check.peers.proof import Link, prove, prove_sum, verdict
 from cuda.check.watched import Lost, watched
-from cuda.collectives.peer_proof import Link, prove, prove_sum, verdict
 
 SILENCE_S = 180.0
 """For one case: the first on a machine compiles its kernel."""

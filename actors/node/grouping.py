@@ -16,8 +16,8 @@ from actors.node.group_size import ROWS, Candidate, Choice, candidates, choose, 
 from actors.node.plan_table import table
 from actors.node.topology import grouped
 from actors.node.trials import TrialError, run_trial
-from cuda.backends.host import available_memory
 from cuda.check.trial import Trial, TrialResult
+from cuda.devices.host import available_memory
 from cuda.models.folder import read_spec
 from cuda.models.kv import FREE_MEMORY_SHARE, GPU_MEMORY_SHARE
 from cuda.models.spec import ModelSpec

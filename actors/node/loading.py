@@ -12,7 +12,7 @@ from actors.node import shards
 from actors.node.config import NodeConfig
 from actors.node.first_start import KernelCompiler
 from actors.node.settings import ConfigError
-from cuda.backends.host import available_memory
+from cuda.devices.host import available_memory
 from cuda.models.folder import DEMO, prepare_model, read_model_info, read_spec
 from cuda.models.intact import check_files
 from cuda.models.spec import ModelSpec, UnsupportedModel

@@ -7,10 +7,10 @@ import structlog
 from actors.node.config import NodeConfig
 from actors.node.gpus import find_gpus
 from actors.node.settings import ConfigError
-from cuda.backends.errors import MissingPart
-from cuda.backends.nvrtc import find_compiler
 from cuda.emulator.errors import ToolchainError
 from cuda.emulator.toolchain import find_toolchain
+from cuda.gpu.backends.errors import MissingPart
+from cuda.gpu.backends.nvrtc import find_compiler
 
 NVIDIA_DEVICE = Path("/dev/nvidiactl")
 """Where NVIDIA's driver is loaded."""

@@ -1,6 +1,6 @@
 """Whether GPUs that share a model reach each other's memory: proven before workers start, pair by pair and by a sum.
 
-Groups that do not exchange through the library, which is slower; a line says why. Read `cuda.collectives.peer_proof`.
+Groups that do not exchange through the library, which is slower; a line says why. Read `cuda.check.peers.proof`.
 """
 
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from actors.node.config import NodeConfig
-from cuda.collectives.peer_proof import prove, prove_sum, verdict
+from cuda.check.peers.proof import prove, prove_sum, verdict
 
 log = structlog.get_logger()
 

@@ -31,8 +31,8 @@ def open_device(config: WorkerConfig) -> Device:
 
 
 def _gpu(config: WorkerConfig, number: int) -> Device:
-    from cuda.backends.errors import MissingPart  # noqa: PLC0415 - as above
-    from cuda.backends.gpu import GpuBackend  # noqa: PLC0415 - as above
+    from cuda.gpu.backends.errors import MissingPart  # noqa: PLC0415 - as above
+    from cuda.gpu.backends.gpu import GpuBackend  # noqa: PLC0415 - as above
     from cuda.gpu.device import GpuDevice  # noqa: PLC0415 - as above
 
     try:
@@ -42,9 +42,9 @@ def _gpu(config: WorkerConfig, number: int) -> Device:
 
 
 def _emulated(config: WorkerConfig, number: int) -> Device:
-    from cuda.backends.emulated import EmulatedBackend  # noqa: PLC0415 - as above
     from cuda.emulator import Settings, ToolchainError  # noqa: PLC0415 - as above
     from cuda.emulator.toolchain import find_toolchain  # noqa: PLC0415 - as above
+    from cuda.gpu.backends.emulated import EmulatedBackend  # noqa: PLC0415 - as above
     from cuda.gpu.device import GpuDevice  # noqa: PLC0415 - as above
 
     device = config.device_config()

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
-from cuda.backends.host import available_memory
 from cuda.check.trial import Pace, Trial, TrialResult, fit_link, moved_bytes
 from cuda.check.trial_meeting import Meeting
-from cuda.collectives.cpu_ranks import CpuRanks, Group
 from cuda.cpu.kernels.memory import address, aligned_zeros
 from cuda.cpu.kernels.pack import Format, Packed, pack
 from cuda.cpu.kernels.program import LINEAR, SUM_PARTS, TAKE_ROWS, Program, compile_kernels
 from cuda.cpu.kernels.tile import PANEL
+from cuda.cpu.ranks import CpuRanks, Group
+from cuda.devices.host import available_memory
 from cuda.models.sample import sample_rows
 
 SAMPLE_VALUES = 1 << 20

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import torch
 
-from cuda.backends.backend import Backend
-from cuda.backends.host import available_memory
 from cuda.check.ceilings import ceiling_of
 from cuda.check.findings import Begun, Finding
 from cuda.check.gpu_cases import CASES, FLOAT, HALF, SMALL, name_of
 from cuda.check.speed import copy_bandwidth, gemm_flops, host_copy_bandwidth, host_gemm_flops
+from cuda.devices.host import available_memory
+from cuda.kernels.backend import Backend
 
 Report = Callable[[Finding | Begun], None]
 COPIED_BYTES = 1 << 30
@@ -55,7 +55,7 @@ def _check_case(report: Report, subject: str, run: Callable[[], float]) -> None:
 
 
 def _check_gpu(report: Report, index: int) -> None:
-    from cuda.backends.gpu import GpuBackend  # noqa: PLC0415 - of use on machines with a GPU only
+    from cuda.gpu.backends.gpu import GpuBackend  # noqa: PLC0415 - of use on machines with a GPU only
 
     report(Begun("start"))
     backend = GpuBackend(index)
@@ -78,7 +78,7 @@ def _check_gpu(report: Report, index: int) -> None:
 
 def gpu_software() -> dict[str, str]:
     """Versions of the driver and of the packages that matter."""
-    from cuda.backends.nvrtc import find_compiler  # noqa: PLC0415 - loads a large library
+    from cuda.gpu.backends.nvrtc import find_compiler  # noqa: PLC0415 - loads a large library
 
     loaded = Path("/proc/driver/nvidia/version")
     driver = loaded.read_text(encoding="utf-8").splitlines()[0].split("  ")[1:2] if loaded.exists() else []
@@ -92,9 +92,9 @@ def gpu_software() -> dict[str, str]:
 
 
 def _check_emulator(report: Report) -> None:
-    from cuda.backends.emulated import EmulatedBackend  # noqa: PLC0415 - of use for emulated devices only
     from cuda.emulator import Settings  # noqa: PLC0415 - likewise
     from cuda.emulator.toolchain import find_toolchain  # noqa: PLC0415 - likewise
+    from cuda.gpu.backends.emulated import EmulatedBackend  # noqa: PLC0415 - of use for emulated devices only
 
     report(Begun("start"))
     report(Finding("emulator in check mode", "note", f"compiled by {find_toolchain().command}"))

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import torch
 
-from cuda.backends.backend import Backend
 from cuda.check import gpu_rows, gpu_step
 from cuda.check.gpu_rows import Sizes
+from cuda.kernels.backend import Backend
 
 FLOAT, HALF = torch.float32, torch.bfloat16
 SMALL = Sizes(rows=5, columns=136, num_heads=4, num_kv_heads=2, head_dim=64, context=150, vocab=500)

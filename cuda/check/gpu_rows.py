@@ -9,11 +9,11 @@ from typing import Literal, get_args
 
 import torch
 
-from cuda.backends.backend import Backend
 from cuda.check.compare import equal_share, used_share
 from cuda.kernels import reference
 from cuda.kernels.activation import GatedActivation
 from cuda.kernels.add_rms_norm import AddRmsNorm
+from cuda.kernels.backend import Backend
 from cuda.kernels.gather import Gather, Scatter
 from cuda.kernels.gemm import Gemm
 from cuda.kernels.gemv import MAX_ROWS, Gemv

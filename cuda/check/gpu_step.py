@@ -3,11 +3,11 @@
 import numpy as np
 import torch
 
-from cuda.backends.backend import Backend
 from cuda.check.compare import Array, used_share
 from cuda.check.gpu_rows import EPS, ROUNDING, Sizes, int32, normal, on_device
 from cuda.kernels import reference
 from cuda.kernels.attention import AttentionShape, PagedAttention
+from cuda.kernels.backend import Backend
 from cuda.kernels.reference import Draw
 from cuda.kernels.rope_and_store import RopeAndStore, RopeShape
 from cuda.kernels.sample import MAX_ALTERNATIVES, Sampler, SlotSettings

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import torch
 
-from cuda.backends.backend import Backend
 from cuda.check.trial import Pace, Trial, TrialResult, fit_link, moved_bytes
 from cuda.check.trial_meeting import Meeting
-from cuda.collectives.cpu_ranks import Group
 from cuda.collectives.errors import PeerTimeout
-from cuda.collectives.gpu_ranks import GpuRanks
-from cuda.collectives.gpu_slab import Exchanged
+from cuda.cpu.ranks import Group
+from cuda.gpu.ranks import GpuRanks
+from cuda.gpu.slab import Exchanged
+from cuda.kernels.backend import Backend
 from cuda.models.checkpoint import stored_dtype
 from protocol.errors import PartFailed
 
@@ -34,7 +34,7 @@ PEER_TIMEOUT_S = 2.0
 
 def measure_gpus(trial: Trial) -> TrialResult:
     """Time all GPUs. MissingPart if one cannot be used."""
-    from cuda.backends.gpu import GpuBackend  # noqa: PLC0415 - imports CuPy, which only machines with a GPU have
+    from cuda.gpu.backends.gpu import GpuBackend  # noqa: PLC0415 - imports CuPy, which only machines with a GPU have
 
     return measure_backends(trial, [GpuBackend(index) for index in trial.devices])
 

@@ -10,7 +10,7 @@ from functools import partial
 
 import torch
 
-from cuda.backends.backend import Backend
+from cuda.kernels.backend import Backend
 
 LEAST_S = 0.02
 """Of a measurement: a launch and the wait for its end take a thousandth of it."""

@@ -1,7 +1,7 @@
 """The seam between the gpu device and what its ranks exchange within a step.
 
-Implementations: `cuda.collectives.gpu_ranks.GpuRanks` through each other's memory, and
-`cuda.collectives.library_ranks.LibraryRanks` where the machine does not let them. All is queued on the backend's
+Implementations: `cuda.gpu.ranks.GpuRanks` through each other's memory, and
+`cuda.gpu.library_ranks.LibraryRanks` where the machine does not let them. All is queued on the backend's
 stream and may be captured; all ranks of a group make the same calls in the same order.
 """
 

@@ -4,8 +4,8 @@ import ctypes
 import time
 from collections.abc import Sequence
 
-from cuda.collectives.cpu_ranks import Group
 from cuda.collectives.shared_memory import SharedMemory
+from cuda.cpu.ranks import Group
 
 _PAGE_BYTES = 4096
 _PAUSE_S = 0.001

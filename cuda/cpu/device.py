@@ -16,17 +16,17 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from cuda.backends.host import available_memory
-from cuda.collectives.cpu_ranks import CpuRanks, Group
 from cuda.cpu.batch import Batch
 from cuda.cpu.kernels import attention as cpu_attention
 from cuda.cpu.kernels import sample as cpu_sample
 from cuda.cpu.kernels.memory import aligned_zeros
 from cuda.cpu.kernels.program import Program, compile_kernels
 from cuda.cpu.ops import CpuOps, CpuState, padded
+from cuda.cpu.ranks import CpuRanks, Group
 from cuda.cpu.slots import SlotTable
 from cuda.cpu.weights import CpuWeights, Formats, pack_weights, return_free_memory, weights_bytes
 from cuda.devices.device import DeviceConfig, PoolInfo
+from cuda.devices.host import available_memory
 from cuda.devices.passes import passes
 from cuda.models.checkpoint import load_weights
 from cuda.models.decoder import forward

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cuda.collectives.cpu_ranks import CpuRanks
 from cuda.cpu.batch import Batch
 from cuda.cpu.kernels import program
 from cuda.cpu.kernels.memory import address, aligned_zeros
 from cuda.cpu.kernels.pack import Packed
 from cuda.cpu.kernels.tile import PANEL
+from cuda.cpu.ranks import CpuRanks
 from cuda.cpu.slots import SlotTable
 from cuda.models.spec import ModelSpec
 
@@ -140,7 +140,7 @@ class CpuOps:
         state = self._state
         out = Handle(address(self.logits), state.spec.vocab_size, x.rows_at)
         self._multiply(x, weight, out.at + 4 * weight.first_row, out.stride)
-        if state.ranks is not None:  # also in a pass without sampled rows: `cuda.collectives.cpu_ranks` says why
+        if state.ranks is not None:  # also in a pass without sampled rows: `cuda.cpu.ranks` says why
             state.ranks.record_meeting(self._program, state.batch.num_tokens_at)
         return out
 

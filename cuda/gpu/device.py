@@ -8,7 +8,6 @@ KV pool and slots. Read `loading` for what a step touches, `fill` for the host's
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from cuda.backends.backend import Backend
 from cuda.devices.device import DeviceConfig, PoolInfo
 from cuda.devices.passes import passes
 from cuda.gpu.batch import Floats, Ints
@@ -16,6 +15,7 @@ from cuda.gpu.fill import Extent, fill
 from cuda.gpu.flights import Flight, Flights
 from cuda.gpu.loading import RECORDED, Loaded, load_model, memory_for
 from cuda.gpu.stages import Drawn, Pass
+from cuda.kernels.backend import Backend
 from protocol.sampling import SamplingParams
 from protocol.step import RowStart, StepPlan, StepResult, StepRow
 

@@ -2,13 +2,13 @@
 
 import torch
 
-from cuda.backends.backend import Backend
 from cuda.devices.device import DeviceConfig
 from cuda.gpu.linear import Linear
 from cuda.kernels.activation import GatedActivation
 from cuda.kernels.add_rms_norm import AddRmsNorm
 from cuda.kernels.attention import PARTIAL_BYTES, AttentionShape, PagedAttention
 from cuda.kernels.attention_plan import SMALL_TILE_ROWS, SPLIT_KEYS
+from cuda.kernels.backend import Backend
 from cuda.kernels.gather import Gather, Scatter
 from cuda.kernels.rope_and_store import RopeAndStore, RopeShape
 from cuda.kernels.sample import Sampler

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from cuda.backends.backend import Backend
+from cuda.kernels.backend import Backend
 from cuda.kernels.gemm import Gemm
 from cuda.kernels.gemv import MAX_ROWS, Gemv
 

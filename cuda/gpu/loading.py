@@ -7,20 +7,20 @@ from pathlib import Path
 
 import torch
 
-from cuda.backends.backend import Backend
-from cuda.collectives.cpu_ranks import Group
 from cuda.collectives.exchange import Exchange
-from cuda.collectives.gpu_ranks import GpuRanks
-from cuda.collectives.gpu_slab import Exchanged, Slab
-from cuda.collectives.library_ranks import LibraryRanks
+from cuda.cpu.ranks import Group
 from cuda.devices.device import DeviceConfig, PoolInfo
 from cuda.gpu.batch import BatchShape
 from cuda.gpu.kernels import Kernels
+from cuda.gpu.library_ranks import LibraryRanks
 from cuda.gpu.ops import GpuBuffers, GpuState
+from cuda.gpu.ranks import GpuRanks
 from cuda.gpu.runner import PassRunner
+from cuda.gpu.slab import Exchanged, Slab
 from cuda.gpu.slots import GpuSlots
 from cuda.gpu.stages import Stages
 from cuda.gpu.weights import load_onto
+from cuda.kernels.backend import Backend
 from cuda.models.checkpoint import stored_dtype
 from cuda.models.folder import read_spec
 from cuda.models.kv import GPU_MEMORY_SHARE, KvLayout, PoolRequest, choose_num_pages

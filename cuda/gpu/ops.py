@@ -7,12 +7,12 @@ Where ranks share the model, parts of sums are written where all ranks see them,
 
 import torch
 
-from cuda.backends.backend import Backend
 from cuda.collectives.exchange import Exchange
 from cuda.gpu.batch import BatchArrays, BatchShape, Results
 from cuda.gpu.kernels import Kernels
 from cuda.gpu.linear import GpuMatrix
 from cuda.gpu.slots import GpuSlots
+from cuda.kernels.backend import Backend
 from cuda.models.spec import ModelSpec
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from cuda.backends.backend import Backend
 from cuda.devices.device import DeviceConfig
 from cuda.gpu.batch import Ints
+from cuda.kernels.backend import Backend
 from cuda.kernels.sample import SamplerTables, SlotSettings
 from protocol.step import RowStart, StepRow
 

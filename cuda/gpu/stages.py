@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from cuda.backends.backend import Backend, Event
 from cuda.gpu.batch import BatchArrays, BatchShape, Ints, Results
 from cuda.gpu.slots import Holder
+from cuda.kernels.backend import Backend, Event
 from protocol.step import SampledRow, TokenLogprob, TopLogprob
 
 

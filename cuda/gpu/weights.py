@@ -5,8 +5,8 @@ from pathlib import Path
 
 import torch
 
-from cuda.backends.backend import Backend
 from cuda.gpu.linear import GpuMatrix
+from cuda.kernels.backend import Backend
 from cuda.models.checkpoint import load_weights
 from cuda.models.decoder import DecoderLayer, DecoderWeights
 from cuda.models.shard import Shard

@@ -5,7 +5,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from cuda.backends.backend import Backend
+from cuda.kernels.backend import Backend
 from cuda.kernels.elements import ELEMENTS, VECTOR_BYTES
 
 SOURCE = "activation.cu"

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from cuda.backends.backend import Backend
+from cuda.kernels.backend import Backend
 from cuda.kernels.elements import ELEMENTS, VECTOR_BYTES
 
 SOURCE = "add_rms_norm.cu"

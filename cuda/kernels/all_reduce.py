@@ -1,14 +1,14 @@
 """Host side of `all_reduce.cu`: sums over the ranks of a group, and rows of logits put together from their columns.
 
 Knows where things lie in the ranks' slabs as `GROUP` says it. Never decides which algorithm to use, and never waits;
-`cuda.collectives.gpu_ranks` does the first, and turns the error word into an exception.
+`cuda.gpu.ranks` does the first, and turns the error word into an exception.
 """
 
 import numpy as np
 import torch
 
-from cuda.backends.backend import Backend
 from cuda.kernels.add_rms_norm import block_threads
+from cuda.kernels.backend import Backend
 from cuda.kernels.elements import ELEMENTS, VECTOR_BYTES
 
 SOURCE = "all_reduce.cu"

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from cuda.backends.backend import Backend
 from cuda.kernels.attention_plan import LARGE_TILE_ROWS, NUM_WARPS, SMALL_TILE_ROWS, WorkPlanner
+from cuda.kernels.backend import Backend
 from cuda.kernels.elements import ELEMENTS, VECTOR_BYTES
 
 SOURCE = "attention.cu"

@@ -6,7 +6,7 @@ For batch-invariant mode; without it the library's GEMM (`Backend.matmul`) is fa
 import numpy as np
 import torch
 
-from cuda.backends.backend import Backend
+from cuda.kernels.backend import Backend
 from cuda.kernels.elements import ELEMENTS
 
 SOURCE = "gemm.cu"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from cuda.backends.backend import Backend
+from cuda.kernels.backend import Backend
 from cuda.kernels.elements import ELEMENTS, VECTOR_BYTES
 
 SOURCE = "rope_and_store.cu"

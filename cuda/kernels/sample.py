@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from cuda.backends.backend import Backend, Event
+from cuda.kernels.backend import Backend, Event
 
 SOURCE = "sample.cu"
 NAMES = ("sample",)

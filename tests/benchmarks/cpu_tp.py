@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from cuda.collectives.cpu_ranks import CpuRanks, Group
 from cuda.cpu.kernels.memory import address, aligned_zeros
 from cuda.cpu.kernels.program import ADD_RMS_NORM, TAKE_ROWS, Program
+from cuda.cpu.ranks import CpuRanks, Group
 from cuda.devices.device import DeviceConfig
 from cuda.models.folder import prepare_model, read_spec
 from protocol.sampling import SamplingParams

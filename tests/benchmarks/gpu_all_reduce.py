@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from cuda.backends.backend import Backend
-from cuda.collectives.cpu_ranks import Group
-from cuda.collectives.gpu_ranks import GpuRanks
-from cuda.collectives.gpu_slab import Exchanged
+from cuda.cpu.ranks import Group
+from cuda.gpu.ranks import GpuRanks
+from cuda.gpu.slab import Exchanged
 from cuda.kernels.all_reduce import MAX_RANKS
+from cuda.kernels.backend import Backend
 from tests.benchmarks.gpu_figures import Ceilings, Report, Scale
 
 ROWS = (1, 2, 4, 8, 16, 64, 256)

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from cuda.backends.backend import Backend
-from cuda.backends.emulated import EmulatedBackend
-from cuda.backends.gpu import GpuBackend
 from cuda.check.speed import copy_bandwidth, gemm_flops, seconds_of
 from cuda.emulator import Settings
+from cuda.gpu.backends.emulated import EmulatedBackend
+from cuda.gpu.backends.gpu import GpuBackend
+from cuda.kernels.backend import Backend
 
 Figure = dict[str, Any]
 Report = Callable[[Figure], None]

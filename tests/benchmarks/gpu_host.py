@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from cuda.backends.backend import Launch
 from cuda.gpu.device import GpuDevice
+from cuda.kernels.backend import Launch
 from protocol.sampling import SamplingParams
 from protocol.step import RowStart, StepPlan, StepRow
 from tests.cuda.devices.driver import config_for

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cuda.backends.emulated import EmulatedBackend
 from cuda.emulator import Settings
+from cuda.gpu.backends.emulated import EmulatedBackend
 from tests.benchmarks import gpu, gpu_all_reduce, gpu_figures, gpu_steps
 from tests.benchmarks.gpu import Measure
 from tests.benchmarks.gpu_all_reduce import measure_all_reduce

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from cuda.backends.backend import Backend
-from cuda.backends.emulated import EmulatedBackend
-from cuda.backends.errors import MissingPart
-from cuda.backends.gpu import GpuBackend, check_gpu
 from cuda.check.gpu_cases import LARGE, SMALL
 from cuda.check.gpu_rows import Sizes
+from cuda.gpu.backends.emulated import EmulatedBackend
+from cuda.gpu.backends.errors import MissingPart
+from cuda.gpu.backends.gpu import GpuBackend, check_gpu
+from cuda.kernels.backend import Backend
 from tests.cuda.kernels.combinations import needs_compiler
 
 HERE = Path(__file__).parent

@@ -5,10 +5,10 @@ Leaves out what the library computes: its kernels are not ours to watch.
 
 import sys
 
-from cuda.backends.backend import Backend
-from cuda.backends.emulated import EmulatedBackend
-from cuda.backends.gpu import GpuBackend
 from cuda.check.gpu_cases import CASES, SMALL
+from cuda.gpu.backends.emulated import EmulatedBackend
+from cuda.gpu.backends.gpu import GpuBackend
+from cuda.kernels.backend import Backend
 
 LIBRARYS = {"library's GEMM", "captured graph"}
 

@@ -12,12 +12,12 @@ from functools import partial
 import pytest
 import torch
 
-from cuda.backends.gpu import GpuBackend
-from cuda.collectives.cpu_ranks import Group
-from cuda.collectives.gpu_ranks import GpuRanks
-from cuda.collectives.gpu_slab import Exchanged
-from tests.cuda.collectives.gpu_all_reduce import Job, run_threads
+from cuda.cpu.ranks import Group
+from cuda.gpu.backends.gpu import GpuBackend
+from cuda.gpu.ranks import GpuRanks
+from cuda.gpu.slab import Exchanged
 from tests.cuda.collectives.rank_process import RankProcess, open_group
+from tests.cuda.gpu.all_reduce import Job, run_threads
 from tests.gpu.conftest import Place
 
 NUM_CALLS = 200

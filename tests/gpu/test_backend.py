@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from cuda.backends.gpu import GpuBackend
+from cuda.gpu.backends.gpu import GpuBackend
 
 SOURCE = """
 extern "C" __global__ void __launch_bounds__(256) add(float* x, float term, int n) {

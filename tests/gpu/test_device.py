@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cuda.backends.gpu import GpuBackend
 from cuda.devices.device import DeviceConfig
+from cuda.gpu.backends.gpu import GpuBackend
 from cuda.gpu.device import GpuDevice
 from cuda.models.folder import prepare_model
 from protocol.sampling import SamplingParams

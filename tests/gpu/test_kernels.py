@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cuda.backends.backend import Backend
 from cuda.check.gpu_cases import CASES, Case, name_of
 from cuda.kernels.attention import AttentionShape
+from cuda.kernels.backend import Backend
 from cuda.kernels.gemv import KERNELS
 from tests.cuda.kernels import test_activation as activation
 from tests.cuda.kernels import test_add_rms_norm as norm

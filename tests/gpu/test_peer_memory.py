@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cuda.collectives.peer_proof import prove, prove_sum, verdict
+from cuda.check.peers.proof import prove, prove_sum, verdict
 
 
 def test_two_processes_on_one_gpu_reach_each_others_memory() -> None:

@@ -3,7 +3,7 @@
 
 Each rank has a flag in memory that all ranks see: how many meetings it has come to. To come is to store that number
 with release, to wait is to load the others' with acquire, so what a rank wrote before a meeting is read by all after
-it. Numbers are 32 bits and wrap; only their difference counts. Read `cuda.collectives.cpu_ranks` for who uses it.
+it. Numbers are 32 bits and wrap; only their difference counts. Read `cuda.cpu.ranks` for who uses it.
 """
 
 import time

@@ -15,7 +15,7 @@ from rich.console import Console
 from actors.node import check as module
 from actors.node.check import check
 from cuda.check.findings import Begun, Finding
-from cuda.collectives.peer_proof import Link
+from cuda.check.peers.proof import Link
 
 
 def checked(devices: list[str]) -> tuple[int, str]:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from actors.node.gpus import GENERATIONS, Gpus, find_gpus
-from cuda.backends.cubins import ARCHITECTURES
+from cuda.gpu.backends.cubins import ARCHITECTURES
 
 
 class Driver:

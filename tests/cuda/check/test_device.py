@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cuda.backends.emulated import EmulatedBackend
-from cuda.backends.errors import MissingPart
 from cuda.check import cpu_cases, device
 from cuda.check.ceilings import ceiling_of
 from cuda.check.device import check_kernels
 from cuda.check.findings import Begun, Finding
 from cuda.check.gpu_cases import CASES, FLOAT, HALF, SMALL
 from cuda.emulator import Settings
+from cuda.gpu.backends.emulated import EmulatedBackend
+from cuda.gpu.backends.errors import MissingPart
 from tests.cuda.kernels.combinations import needs_compiler
 from tests.cuda.kernels.mutants import Mutant, plant
 
@@ -76,7 +76,7 @@ def test_gpus_are_known_by_their_drivers_names() -> None:
 @needs_compiler
 def test_a_gpus_check_describes_and_measures_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
     h200 = SimpleNamespace(name="NVIDIA H200", total_memory=141 << 30, major=9, minor=0, multi_processor_count=132)
-    monkeypatch.setattr("cuda.backends.gpu.GpuBackend", lambda _index: EmulatedBackend())
+    monkeypatch.setattr("cuda.gpu.backends.gpu.GpuBackend", lambda _index: EmulatedBackend())
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda _index: h200)
     monkeypatch.setattr(device, "gpu_software", lambda: {"driver": "580.1", "CUDA": "13.0"})
     monkeypatch.setattr(device, "COPIED_BYTES", 1 << 16)

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from cuda.backends.emulated import EmulatedBackend
 from cuda.check import gpu_trial, trial_meeting
 from cuda.check.cpu_trial import measure_cpu
 from cuda.check.gpu_trial import measure_backends
 from cuda.check.trial import Trial, fit_link, moved_bytes
 from cuda.collectives.shared_memory import SharedMemory
 from cuda.emulator import Settings
+from cuda.gpu.backends.emulated import EmulatedBackend
 from cuda.models.spec import UnsupportedModel
 from tests.cuda.kernels.combinations import needs_compiler
 from tests.cuda.models.tiny import tiny_model

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 from actors.runtime.child import die_with
 from cuda.collectives.errors import PeerTimeout
 from cuda.emulator import KernelError
-from tests.cuda.collectives.all_reduce import digest
+from tests.cuda.cpu.all_reduce import digest
 
 if TYPE_CHECKING:  # a child imports what its job comes from: torch for GPU ranks only, which takes seconds
-    from tests.cuda.collectives import all_reduce, gpu_all_reduce
+    from tests.cuda.cpu import all_reduce
+    from tests.cuda.gpu import all_reduce as gpu_all_reduce
 
     Job = all_reduce.Job | gpu_all_reduce.Job
     Rank = all_reduce.Rank | gpu_all_reduce.Rank

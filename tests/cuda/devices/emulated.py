@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from cuda.backends.emulated import EmulatedBackend
 from cuda.devices.device import DeviceConfig
 from cuda.emulator import Settings
 from cuda.emulator.build import Mode
+from cuda.gpu.backends.emulated import EmulatedBackend
 from cuda.gpu.device import GpuDevice
 from tests.cuda.devices.driver import Driver, config_for
 

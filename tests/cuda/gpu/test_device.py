@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cuda.backends.emulated import EmulatedBackend
+from cuda.gpu.backends.emulated import EmulatedBackend
 from cuda.gpu.device import GpuDevice
 from cuda.gpu.stages import Stages
 from cuda.models.spec import UnsupportedModel

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cuda.backends.emulated import EmulatedBackend
+from cuda.gpu.backends.emulated import EmulatedBackend
 from cuda.gpu.device import GpuDevice
 from cuda.gpu.loading import WORKSPACE_BYTES, pool_pages
 from cuda.models.kv import GPU_MEMORY_SHARE, KvLayout

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cuda.backends.emulated import EmulatedBackend
 from cuda.collectives.errors import PeerTimeout
 from cuda.devices.device import DeviceConfig
 from cuda.emulator import Settings
 from cuda.emulator.build import Mode
+from cuda.gpu.backends.emulated import EmulatedBackend
 from cuda.gpu.device import GpuDevice
 from protocol.sampling import SamplingParams
 from protocol.step import RowStart, StepPlan, StepRow

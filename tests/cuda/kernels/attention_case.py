@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from cuda.backends.backend import Backend
 from cuda.kernels.attention import AttentionShape, PagedAttention
 from cuda.kernels.attention_plan import ITEM_FIELDS, WorkPlanner
+from cuda.kernels.backend import Backend
 from cuda.kernels.reference import paged_attention
 from tests.cuda.kernels.combinations import on_device
 

@@ -5,10 +5,10 @@ import shutil
 import pytest
 import torch
 
-from cuda.backends.backend import Backend
-from cuda.backends.emulated import EmulatedBackend
 from cuda.emulator import Settings
 from cuda.emulator.build import Mode
+from cuda.gpu.backends.emulated import EmulatedBackend
+from cuda.kernels.backend import Backend
 
 COMBINATIONS: list[tuple[Mode, int]] = [
     ("fast", 0),

@@ -10,9 +10,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
-from cuda.backends.compiled import CompiledKernel
-from cuda.backends.cubins import ARCHITECTURES, Cubin, cubin_of
-from cuda.backends.nvrtc import find_compiler
+from cuda.gpu.backends.compiled import CompiledKernel
+from cuda.gpu.backends.cubins import ARCHITECTURES, Cubin, cubin_of
+from cuda.gpu.backends.nvrtc import find_compiler
 from tests.cuda.kernels.occupancy import occupancy
 
 TABLE = Path(__file__).parent / "resources.md"

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from cuda.backends.backend import Backend
 from cuda.kernels import reference
+from cuda.kernels.backend import Backend
 from cuda.kernels.reference import Draw
 from cuda.kernels.sample import Sampler, SlotSettings
 from tests.cuda.kernels.combinations import on_device

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 import torch
 
-from cuda.backends.backend import Backend
 from cuda.emulator.build import Mode
 from cuda.kernels.add_rms_norm import AddRmsNorm, block_threads
+from cuda.kernels.backend import Backend
 from cuda.kernels.reference import rms_norm
 from tests.cuda.kernels.combinations import each_way, emulated, needs_compiler, on_device
 

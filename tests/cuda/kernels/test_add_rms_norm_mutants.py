@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from cuda.backends.emulated import EmulatedBackend
 from cuda.emulator import Settings
+from cuda.gpu.backends.emulated import EmulatedBackend
 from cuda.kernels.add_rms_norm import AddRmsNorm
 from cuda.kernels.reference import rms_norm
 from tests.cuda.kernels.combinations import needs_compiler, on_device

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from cuda.backends.emulated import EmulatedBackend
 from cuda.emulator import Settings
+from cuda.gpu.backends.emulated import EmulatedBackend
 from cuda.kernels.attention import AttentionShape
 from tests.cuda.kernels.attention_case import Attended, assert_right, make_case
 from tests.cuda.kernels.combinations import needs_compiler

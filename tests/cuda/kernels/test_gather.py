@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 import torch
 
-from cuda.backends.backend import Backend
-from cuda.backends.emulated import EmulatedBackend
 from cuda.emulator import Settings
 from cuda.emulator.build import Mode
+from cuda.gpu.backends.emulated import EmulatedBackend
+from cuda.kernels.backend import Backend
 from cuda.kernels.gather import SOURCE, Gather, Scatter
 from tests.cuda.kernels.combinations import each_way, emulated, needs_compiler, on_device
 from tests.cuda.kernels.mutants import OUT_OF_BOUNDS, UNSEEN, WRONG_RESULT, Mutant, assert_caught

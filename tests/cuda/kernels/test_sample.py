@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from cuda.backends.emulated import KERNELS
 from cuda.emulator import DeviceArray, RawModule, Settings
 from cuda.emulator.build import Mode
+from cuda.gpu.backends.emulated import KERNELS
 from cuda.kernels import reference
 from cuda.kernels.reference import Draw
 from cuda.kernels.sample import MAX_ALTERNATIVES, MAX_BANNED, MAX_BIAS, Sampler, SamplerTables, SlotSettings

@@ -3,8 +3,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cuda.backends.emulated import EmulatedBackend
 from cuda.emulator import Settings
+from cuda.gpu.backends.emulated import EmulatedBackend
 from cuda.kernels import reference
 from cuda.kernels.reference import Draw
 from tests.cuda.kernels.combinations import needs_compiler

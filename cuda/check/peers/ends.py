@@ -1,0 +1,132 @@
+"""The processes in which devices prove what they can do to each other: one command at a time, each with a deadline.
+
+Imports neither torch nor CuPy. Read `end` for the other side.
+"""
+
+import multiprocessing
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, Literal, NoReturn, Self
+
+Outcome = Literal["ok", "lost writes", "refused mapping", "hang", "failed"]
+START_S = 120.0
+"""For an end to be there: it loads torch, and its kernel may be compiled."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """What an end is to do: the first verbs prove memory, in this order, those behind them prove sums."""
+
+    verb: Literal["make", "open", "write", "check", "read", "time", "let go", "free", "join", "meet", "sum", "leave"]
+    rank: int = 0
+    world_size: int = 2
+    handles: tuple[bytes, ...] = ()
+    """Of all ranks' memory."""
+    pattern: int = 0
+    """Its seed."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """An end's answer to a command that raised."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Of writes into a peer's memory."""
+
+    bandwidth: float
+    """Bytes a second."""
+    latency_s: float
+    """Of one small write, launch included."""
+
+
+class Gone(Exception):  # noqa: N818 - the end is
+    """An end that did not answer, or died."""
+
+    def __init__(self, outcome: Outcome, detail: str) -> None:
+        super().__init__(detail)
+        self.outcome = outcome
+
+
+class Refused(Exception):  # noqa: N818 - a command is
+    """An end that answered with its error."""
+
+    outcome: Outcome = "failed"
+
+
+class Ends:
+    """A process for each device: started when it is first spoken to, and again after it was lost."""
+
+    def __init__(self, devices: Sequence[str], serve: Callable[..., None], answer_s: float) -> None:
+        self.names = devices
+        self._serve = serve
+        self._answer_s = answer_s
+        self._running: dict[int, tuple[Connection[Any, Any], Any]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end_all(range(len(self.names)))
+
+    def start(self, indexes: Sequence[int]) -> None:
+        """All at once: most of it is the import of torch."""
+        fresh = [index for index in indexes if index not in self._running]
+        for index in fresh:
+            self._spawn(index)
+        for index in fresh:
+            self._answer(index, START_S)
+
+    def ask(self, index: int, command: Command) -> Any:  # noqa: ANN401 - answers differ by command
+        """What the end answers. Refused, or Gone and the end is lost."""
+        return self.ask_all([index], [command])[0]
+
+    def ask_all(self, indexes: Sequence[int], commands: Sequence[Command]) -> list[Any]:
+        """What the ends answer, which may wait for each other. Refused or Gone as `ask`, and then all are lost."""
+        try:
+            for index, command in zip(indexes, commands, strict=True):
+                self._running[index][0].send(command)
+            return [self._answer(index, self._answer_s) for index in indexes]
+        except OSError:
+            self.end_all(indexes)
+            raise Gone("failed", "an end has died") from None
+
+    def end_all(self, indexes: Iterable[int]) -> None:
+        """Kill those of them that run."""
+        for index in indexes:
+            if index in self._running:
+                commands, process = self._running.pop(index)
+                process.kill()
+                process.join()
+                commands.close()
+
+    def _spawn(self, index: int) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        ours, theirs = spawn.Pipe()
+        process = spawn.Process(target=self._serve, args=(theirs, self.names[index]), daemon=True)
+        process.start()
+        theirs.close()
+        self._running[index] = ours, process
+
+    def _answer(self, index: int, timeout_s: float) -> Any:  # noqa: ANN401 - as above
+        commands = self._running[index][0]
+        if not commands.poll(timeout_s):
+            self.end_all([index])
+            raise Gone("hang", f"{self.names[index]} did not answer within {timeout_s:g} s")
+        try:
+            answer = commands.recv()
+        except (EOFError, OSError):
+            self._died(index)
+        if isinstance(answer, Failed):
+            raise Refused(answer.reason)
+        return answer
+
+    def _died(self, index: int) -> NoReturn:
+        process = self._running[index][1]
+        process.join()
+        self.end_all([index])
+        raise Gone("failed", f"the process of {self.names[index]} ended with {process.exitcode}")
