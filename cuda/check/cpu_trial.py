@@ -14,11 +14,12 @@ import numpy as np
 
 from cuda.check.trial import Pace, Trial, TrialResult, fit_link, moved_bytes
 from cuda.check.trial_meeting import Meeting
+from cuda.collectives.membership import Membership
 from cuda.cpu.kernels.memory import address, aligned_zeros
 from cuda.cpu.kernels.pack import Format, Packed, pack
 from cuda.cpu.kernels.program import LINEAR, SUM_PARTS, TAKE_ROWS, Program, compile_kernels
 from cuda.cpu.kernels.tile import PANEL
-from cuda.cpu.ranks import CpuRanks, Group
+from cuda.cpu.ranks import CpuRanks
 from cuda.devices.host import available_memory
 from cuda.models.sample import sample_rows
 
@@ -98,7 +99,7 @@ class _Device:
         first = self.place // size * size
         row_bytes = self.trial.hidden_size * 4
         many = max(2, LARGE_BYTES // row_bytes)
-        with closing(CpuRanks(Group(self.place - first, size, PEER_TIMEOUT_S), many * row_bytes)) as ranks:
+        with closing(CpuRanks(Membership(self.place - first, size, PEER_TIMEOUT_S), many * row_bytes)) as ranks:
             ranks.open_peers(self.meeting.gather(self.place, ranks.export())[first : first + size])
             self.meeting.gather(self.place, None)  # all have opened
             ranks.seal()

@@ -15,7 +15,7 @@ import torch
 from cuda.check.trial import Pace, Trial, TrialResult, fit_link, moved_bytes
 from cuda.check.trial_meeting import Meeting
 from cuda.collectives.errors import PeerTimeout
-from cuda.cpu.ranks import Group
+from cuda.collectives.membership import Membership
 from cuda.gpu.ranks import GpuRanks
 from cuda.gpu.slab import Exchanged
 from cuda.kernels.backend import Backend
@@ -101,9 +101,9 @@ class _Device:
         first, width = self.place // size * size, self.trial.hidden_size
         row_bytes = width * self.dtype.itemsize
         many = max(2, LARGE_BYTES // row_bytes)
-        group = Group(self.place - first, size, PEER_TIMEOUT_S)
+        member = Membership(self.place - first, size, PEER_TIMEOUT_S)
         try:
-            ranks = GpuRanks(self.backend, group, Exchanged(self.dtype, many, width, eps=1e-5))
+            ranks = GpuRanks(self.backend, member, Exchanged(self.dtype, many, width, eps=1e-5))
         except ValueError as error:  # all have the same numbers
             raise PeersUnfitError(str(error)) from error
         handles = self.meeting.gather(self.place, ranks.export())[first : first + size]

@@ -16,13 +16,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from cuda.collectives.membership import Membership
 from cuda.cpu.batch import Batch
 from cuda.cpu.kernels import attention as cpu_attention
 from cuda.cpu.kernels import sample as cpu_sample
 from cuda.cpu.kernels.memory import aligned_zeros
 from cuda.cpu.kernels.program import Program, compile_kernels
 from cuda.cpu.ops import CpuOps, CpuState, padded
-from cuda.cpu.ranks import CpuRanks, Group
+from cuda.cpu.ranks import CpuRanks
 from cuda.cpu.slots import SlotTable
 from cuda.cpu.weights import CpuWeights, Formats, pack_weights, return_free_memory, weights_bytes
 from cuda.devices.device import DeviceConfig, PoolInfo
@@ -178,9 +179,9 @@ class CpuDevice:
         config = self._config
         if config.world_size == 1:
             return None
-        group = Group(config.rank, config.world_size, config.peer_timeout_s)
+        member = Membership(config.rank, config.world_size, config.peer_timeout_s)
         part_bytes = 4 * self._pass_tokens * padded(spec.hidden_size)
-        return CpuRanks(group, part_bytes, 4 * config.max_running * padded(spec.vocab_size))
+        return CpuRanks(member, part_bytes, 4 * config.max_running * padded(spec.vocab_size))
 
     def _begin(self, loaded: _Loaded) -> None:
         """Record the pass, and run it once, so that nothing is compiled or first touched later."""

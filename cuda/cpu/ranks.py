@@ -13,27 +13,18 @@ safe because every pass has sums to meet for before it has logits. Read `cuda.cp
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from cuda.collectives.errors import PeerTimeout
+from cuda.collectives.membership import Membership
 from cuda.collectives.shared_memory import SharedMemory
 from cuda.cpu.kernels.meet import LATE_MEETING, LATE_RANK, NUM_STATUS
 from cuda.cpu.kernels.memory import address
 from cuda.cpu.kernels.program import MEET, Program
 
 _FLAG_BYTES = 4096  # a page: nothing else is on the flag's cache line, nor fetched with it
-
-
-@dataclass(frozen=True)
-class Group:
-    """This rank among the others, and how long it waits for them."""
-
-    rank: int
-    world_size: int
-    timeout_s: float
 
 
 class CpuRanks:
@@ -43,11 +34,11 @@ class CpuRanks:
     same on all ranks) from which meetings are counted.
     """
 
-    def __init__(self, group: Group, part_bytes: int, logits_bytes: int = 0, *, first_meeting: int = 0) -> None:
-        self._group = group
+    def __init__(self, member: Membership, part_bytes: int, logits_bytes: int = 0, *, first_meeting: int = 0) -> None:
+        self._member = member
         self._part_bytes = -(-part_bytes // 64) * 64
         base = _FLAG_BYTES + 2 * self._part_bytes
-        self._memory = SharedMemory(group.rank, [base + logits_bytes, *[base] * (group.world_size - 1)])
+        self._memory = SharedMemory(member.rank, [base + logits_bytes, *[base] * (member.world_size - 1)])
         self._count = np.array([first_meeting], np.int32)
         ctypes.c_int32.from_address(self._memory.address).value = first_meeting
         self._status = np.zeros(NUM_STATUS, np.int64)
@@ -72,15 +63,15 @@ class CpuRanks:
 
     def own_part(self, index: int) -> int:
         """Address of this rank's first or second buffer."""
-        return int(self.parts[index][self._group.rank])
+        return int(self.parts[index][self._member.rank])
 
     def record_meeting(self, program: Program, rows_at: int) -> None:
         """Append a meeting; `rows_at` is the address of a number that is not zero in any pass that has it."""
         program.record(
             MEET,
             [
-                rows_at, address(self.flags), self._group.world_size, self._group.rank, address(self._count),
-                int(self._group.timeout_s * 1e9), address(self._status), self._num_meetings,
+                rows_at, address(self.flags), self._member.world_size, self._member.rank, address(self._count),
+                int(self._member.timeout_s * 1e9), address(self._status), self._num_meetings,
             ],
         )  # fmt: skip
         self._num_meetings += 1
@@ -90,7 +81,7 @@ class CpuRanks:
         late, meeting = int(self._status[LATE_RANK]), int(self._status[LATE_MEETING])
         if late:
             raise PeerTimeout(
-                f"rank {self._group.rank} waited {self._group.timeout_s:g} s for rank {late - 1} "
+                f"rank {self._member.rank} waited {self._member.timeout_s:g} s for rank {late - 1} "
                 f"in exchange {meeting + 1} of {self._num_meetings} of step {step}"
             )
 

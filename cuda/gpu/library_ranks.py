@@ -12,7 +12,7 @@ import torch
 from torch import distributed
 
 from cuda.collectives.errors import PeerMemoryFailed
-from cuda.cpu.ranks import Group
+from cuda.collectives.membership import Membership
 from cuda.gpu.slab import Exchanged
 from cuda.kernels.add_rms_norm import AddRmsNorm
 from cuda.kernels.backend import Backend
@@ -23,17 +23,17 @@ _HOST: Final = "127.0.0.1"
 class LibraryRanks:
     """See `Exchange`. Rank 0 holds the store in which the library's own handles are put down."""
 
-    def __init__(self, backend: Backend, group: Group, exchanged: Exchanged) -> None:
+    def __init__(self, backend: Backend, member: Membership, exchanged: Exchanged) -> None:
         self._backend = backend
-        self._group = group
+        self._member = member
         self._exchanged = exchanged
-        self._timeout = timedelta(seconds=group.timeout_s)
+        self._timeout = timedelta(seconds=member.timeout_s)
         self._norm = AddRmsNorm(backend, exchanged.dtype, exchanged.hidden_size, exchanged.eps)
         self._parts = backend.empty((exchanged.max_tokens, exchanged.hidden_size), exchanged.dtype)
         self.logits = backend.empty((exchanged.max_rows, exchanged.num_columns), torch.float32)
         """See `Exchange`."""
         self._store: Any = None
-        if group.rank == 0:
+        if member.rank == 0:
             self._store = self._open_store(0, is_master=True)
 
     def export(self) -> bytes:
@@ -42,18 +42,18 @@ class LibraryRanks:
 
     def open_peers(self, handles: Sequence[bytes]) -> None:
         """See `Exchange`. PeerMemoryFailed if the library does not bring the ranks together in time."""
-        group, device = self._group, self._backend.device
+        member, device = self._member, self._backend.device
         library, of_device = ("nccl", device) if device.type == "cuda" else ("gloo", None)
         try:
             if self._store is None:
                 self._store = self._open_store(int(handles[0]), is_master=False)
             distributed.init_process_group(
-                library, store=self._store, rank=group.rank, world_size=group.world_size, timeout=self._timeout,
+                library, store=self._store, rank=member.rank, world_size=member.world_size, timeout=self._timeout,
                 device_id=of_device,  # NCCL would guess it from the rank
             )  # fmt: skip
             distributed.barrier()
         except (RuntimeError, ValueError) as error:
-            raise PeerMemoryFailed(f"rank {group.rank} does not meet its peers through {library}: {error}") from error
+            raise PeerMemoryFailed(f"rank {member.rank} does not meet its peers through {library}: {error}") from error
 
     def part(self, num_rows: int) -> torch.Tensor:
         """See `Exchange`."""
@@ -72,7 +72,7 @@ class LibraryRanks:
 
     def gather_logits(self, mine: torch.Tensor) -> torch.Tensor:
         """See `Exchange`. A sum in which all terms but one are zero: the library gathers equal sizes only."""
-        rows, own = self.logits[: mine.shape[0]], self._exchanged.vocabulary[self._group.rank]
+        rows, own = self.logits[: mine.shape[0]], self._exchanged.vocabulary[self._member.rank]
         self._backend.call(rows, rows.zero_)
         self._backend.copy(rows[:, own.start : own.stop], mine)
         self._all_reduce(rows)
@@ -92,6 +92,6 @@ class LibraryRanks:
             self._backend.call(rows, lambda: distributed.all_reduce(rows))
 
     def _open_store(self, port: int, *, is_master: bool) -> Any:  # noqa: ANN401 - torch has no types for its stores
-        size = self._group.world_size
+        size = self._member.world_size
         store: Any = distributed.TCPStore  # type: ignore[attr-defined]  # as above
         return store(_HOST, port, size, is_master, self._timeout, wait_for_workers=False)

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from cuda.collectives.exchange import Exchange
-from cuda.cpu.ranks import Group
+from cuda.collectives.membership import Membership
 from cuda.devices.device import DeviceConfig, PoolInfo
 from cuda.gpu.batch import BatchShape
 from cuda.gpu.kernels import Kernels
@@ -119,11 +119,11 @@ def pool_pages(config: DeviceConfig, layout: KvLayout, free_bytes: int) -> int:
 def _ranks(backend: Backend, config: DeviceConfig, exchanged: Exchanged) -> Exchange | None:
     if config.world_size == 1:
         return None
-    group = Group(config.rank, config.world_size, config.peer_timeout_s)
+    member = Membership(config.rank, config.world_size, config.peer_timeout_s)
     if not config.peer_to_peer:
-        return LibraryRanks(backend, group, exchanged)
+        return LibraryRanks(backend, member, exchanged)
     try:
-        return GpuRanks(backend, group, exchanged)
+        return GpuRanks(backend, member, exchanged)
     except ValueError as error:
         raise UnsupportedModel(f"{config.folder}: {error}") from error
 

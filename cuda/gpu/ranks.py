@@ -13,8 +13,7 @@ import numpy as np
 import torch
 
 from cuda.collectives.errors import PeerTimeout
-from cuda.collectives.host_meeting import HostMeeting
-from cuda.cpu.ranks import Group
+from cuda.collectives.membership import HostMeeting, Membership
 from cuda.gpu.device_memory import DeviceMemory
 from cuda.gpu.slab import DEFAULTS, Exchanged, Slab, Thresholds, algorithm
 from cuda.kernels.add_rms_norm import AddRmsNorm
@@ -39,24 +38,24 @@ class GpuRanks:
     def __init__(
         self,
         backend: Backend,
-        group: Group,
+        member: Membership,
         exchanged: Exchanged,
         *,
         thresholds: Thresholds = DEFAULTS,
         first_generation: int = 0,
     ) -> None:
-        if group.world_size > MAX_RANKS:
-            raise ValueError(f"{group.world_size} ranks; at most {MAX_RANKS} exchange through each other's memory")
+        if member.world_size > MAX_RANKS:
+            raise ValueError(f"{member.world_size} ranks; at most {MAX_RANKS} exchange through each other's memory")
         self._backend = backend
-        self._group = group
+        self._member = member
         self._exchanged = exchanged
         self._thresholds = thresholds
         self._reduce = AllReduce(backend, exchanged.dtype, exchanged.hidden_size, exchanged.eps)
         self._norm = AddRmsNorm(backend, exchanged.dtype, exchanged.hidden_size, exchanged.eps)
         self._error = backend.pinned((1,), torch.int64)
-        self._layout = Slab.of(exchanged, group.world_size, thresholds)
-        self._memory = DeviceMemory(backend, group.rank, [self._layout.num_bytes] * group.world_size)
-        self._meeting = HostMeeting(group)
+        self._layout = Slab.of(exchanged, member.world_size, thresholds)
+        self._memory = DeviceMemory(backend, member.rank, [self._layout.num_bytes] * member.world_size)
+        self._meeting = HostMeeting(member)
         self._slab = backend.over(self._memory.address, self._layout.num_bytes)
         self._set_generation(first_generation)
         self._described: np.void = np.zeros(1, GROUP)[0]
@@ -71,7 +70,7 @@ class GpuRanks:
         told = [msgspec.msgpack.decode(handle, type=_Handles) for handle in handles]
         addresses = self._memory.open_peers([each.slab for each in told])
         self._meeting.open_peers([each.page for each in told])
-        late = self._meeting.meet(self._group.timeout_s)
+        late = self._meeting.meet(self._member.timeout_s)
         if late is not None:
             raise self._late(late, "to open its peers' memory")
         self._memory.seal()
@@ -103,7 +102,7 @@ class GpuRanks:
         """See `Exchange`."""
         num_rows = mine.shape[0]
         if num_rows:
-            own = self._exchanged.vocabulary[self._group.rank]
+            own = self._exchanged.vocabulary[self._member.rank]
             self._reduce.gather_columns(self._described, mine, own.start, self._exchanged.num_columns)
         return self.logits[:num_rows]
 
@@ -150,13 +149,13 @@ class GpuRanks:
         layout = self._layout
         slabs = (*addresses, *[0] * (MAX_RANKS - len(addresses)))
         offsets = layout.slots, layout.slot_bytes, layout.sums, layout.parts, layout.logits
-        words = slabs, self._error.data_ptr(), int(self._group.timeout_s * 1e9), *offsets
-        described: np.void = np.array([(*words, self._group.rank, self._group.world_size)], GROUP)[0]
+        words = slabs, self._error.data_ptr(), int(self._member.timeout_s * 1e9), *offsets
+        described: np.void = np.array([(*words, self._member.rank, self._member.world_size)], GROUP)[0]
         return described
 
     def _is_one_shot(self, rows: slice) -> bool:
         num_bytes = (rows.stop - rows.start) * self._exchanged.row_bytes
-        return algorithm(num_bytes, self._group.world_size, self._thresholds) == "one-shot"
+        return algorithm(num_bytes, self._member.world_size, self._thresholds) == "one-shot"
 
     def _two_shot(self, rows: slice) -> torch.Tensor:
         num_columns, num_rows = self._exchanged.hidden_size, rows.stop - rows.start
@@ -170,5 +169,5 @@ class GpuRanks:
 
     def _late(self, peer: int, where: str) -> PeerTimeout:
         self._patience_s = 0.0  # it is not waited for again
-        rank, timeout_s = self._group.rank, self._group.timeout_s
+        rank, timeout_s = self._member.rank, self._member.timeout_s
         return PeerTimeout(f"rank {rank} waited {timeout_s:g} s for rank {peer} {where}")

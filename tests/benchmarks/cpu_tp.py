@@ -21,9 +21,10 @@ from typing import Any
 
 import numpy as np
 
+from cuda.collectives.membership import Membership
 from cuda.cpu.kernels.memory import address, aligned_zeros
 from cuda.cpu.kernels.program import ADD_RMS_NORM, TAKE_ROWS, Program
-from cuda.cpu.ranks import CpuRanks, Group
+from cuda.cpu.ranks import CpuRanks
 from cuda.devices.device import DeviceConfig
 from cuda.models.folder import prepare_model, read_spec
 from protocol.sampling import SamplingParams
@@ -131,7 +132,7 @@ class Decoder:
 def reduce_us(end: Any, config: DeviceConfig) -> float:
     """Microseconds of one of many all-reduces of 8 rows x 576: the write of a part, the meeting, the sum and norm."""
     rows, row_bytes = 8, WIDTH * 4
-    ranks = CpuRanks(Group(config.rank, config.world_size, 10.0), rows * row_bytes)
+    ranks = CpuRanks(Membership(config.rank, config.world_size, 10.0), rows * row_bytes)
     end.send(ranks.export())
     ranks.open_peers(end.recv())
     program = Program(1, 64)

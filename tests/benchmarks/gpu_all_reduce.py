@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from cuda.cpu.ranks import Group
+from cuda.collectives.membership import Membership
 from cuda.gpu.ranks import GpuRanks
 from cuda.gpu.slab import Exchanged
 from cuda.kernels.all_reduce import MAX_RANKS
@@ -52,7 +52,7 @@ class _Rank:
         self._world_size = world_size
         self._meeting = meeting
         exchanged = Exchanged(HALF, max_rows, scale.columns, 1e-5)
-        self.ranks = GpuRanks(self._backend, Group(rank, world_size, TIMEOUT_S), exchanged)
+        self.ranks = GpuRanks(self._backend, Membership(rank, world_size, TIMEOUT_S), exchanged)
         self.ranks.part(max_rows).fill_(rank + 1)
         self._out, self._residual = (self._backend.zeros((max_rows, scale.columns), HALF) for _ in range(2))
         self._weight = self._backend.zeros((scale.columns,), HALF)

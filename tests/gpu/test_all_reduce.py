@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 import torch
 
-from cuda.cpu.ranks import Group
+from cuda.collectives.membership import Membership
 from cuda.gpu.backends.gpu import GpuBackend
 from cuda.gpu.ranks import GpuRanks
 from cuda.gpu.slab import Exchanged
@@ -73,7 +73,9 @@ def _fused_s(num_gpus: int, num_rows: int) -> float:
         def on_all(call: Callable[[int], object]) -> None:
             list(threads.map(call, range(num_gpus)))
 
-        ranks = [GpuRanks(backend, Group(rank, num_gpus, 10.0), exchanged) for rank, backend in enumerate(backends)]
+        ranks = [
+            GpuRanks(backend, Membership(rank, num_gpus, 10.0), exchanged) for rank, backend in enumerate(backends)
+        ]
         handles = [rank.export() for rank in ranks]
         on_all(lambda rank: ranks[rank].open_peers(handles))
         rows = [[backend.zeros((num_rows, HIDDEN), torch.bfloat16) for _ in range(2)] for backend in backends]

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from cuda.collectives.membership import Membership
 from cuda.cpu.kernels.memory import address, aligned_zeros
 from cuda.cpu.kernels.program import SUM_PARTS, TAKE_ROWS, Program, compile_kernels
-from cuda.cpu.ranks import CpuRanks, Group
+from cuda.cpu.ranks import CpuRanks
 
 ROWS, COLUMNS = 8, 576
 TIMEOUT_S = 10.0
@@ -18,7 +19,7 @@ class CpuSummer:
     def __init__(self, rank: int, world_size: int) -> None:
         compile_kernels()
         self._rank, self._world_size = rank, world_size
-        self._ranks = CpuRanks(Group(rank, world_size, TIMEOUT_S), ROWS * COLUMNS * 4)
+        self._ranks = CpuRanks(Membership(rank, world_size, TIMEOUT_S), ROWS * COLUMNS * 4)
         self._program = Program(1, 64)
 
     def export(self) -> bytes:

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 from cuda.check.peers.end import Mover, Summer, pattern, seconds_of
+from cuda.collectives.membership import Membership
 from cuda.collectives.peer_memory import PeerMemory
-from cuda.cpu.ranks import Group
 from cuda.gpu.device_memory import DeviceMemory
 from cuda.gpu.ranks import GpuRanks
 from cuda.gpu.slab import Exchanged
@@ -98,7 +98,7 @@ class DeviceSummer:
         self._backend = backend
         self._rank, self._world_size = rank, world_size
         exchanged = Exchanged(torch.float32, max(SUM_ROWS), COLUMNS, 1e-5)
-        self._ranks = GpuRanks(backend, Group(rank, world_size, SUM_TIMEOUT_S), exchanged)
+        self._ranks = GpuRanks(backend, Membership(rank, world_size, SUM_TIMEOUT_S), exchanged)
 
     def export(self) -> bytes:
         """See `Summer`."""

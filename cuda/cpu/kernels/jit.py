@@ -23,7 +23,7 @@ _NO_WRAPPERS: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": 
 
 def _cache_folder() -> str:
     digest = hashlib.sha256(numba.__version__.encode())
-    for source in sorted(Path(__file__).parent.glob("cpu_*.py")):
+    for source in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(source.read_bytes())
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return str(Path(root) / "tokenstage" / "kernels" / digest.hexdigest()[:16])

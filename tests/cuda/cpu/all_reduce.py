@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cuda.collectives.membership import Membership
 from cuda.cpu.kernels.memory import address, aligned_zeros
 from cuda.cpu.kernels.program import SUM_PARTS, TAKE_ROWS, Program, compile_kernels
-from cuda.cpu.ranks import CpuRanks, Group
+from cuda.cpu.ranks import CpuRanks
 
 Floats = npt.NDArray[np.float32]
 BUSY_VALUES = 1 << 18
@@ -62,8 +63,8 @@ class Rank:
         compile_kernels()  # before others wait
         self._job, self._rank = job, rank
         self._row_bytes = job.width * 4
-        group = Group(rank, job.world_size, job.timeout_s)
-        self.ranks = CpuRanks(group, job.rows * self._row_bytes, first_meeting=job.first_meeting)
+        member = Membership(rank, job.world_size, job.timeout_s)
+        self.ranks = CpuRanks(member, job.rows * self._row_bytes, first_meeting=job.first_meeting)
         self._program = Program(job.num_threads, 64)
         self._count, self._busy_count = np.array([job.rows], np.int64), np.array([4], np.int64)
         self._order = np.arange(job.rows, dtype=np.int32)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from cuda.cpu.ranks import Group
+from cuda.collectives.membership import Membership
 from cuda.emulator import Settings
 from cuda.gpu.backends.emulated import KERNELS, EmulatedBackend
 from cuda.gpu.backends.gpu import GpuBackend
@@ -175,7 +175,7 @@ class Rank:
         exchanged = job.exchanged
         self.ranks = GpuRanks(
             self._backend,
-            Group(rank, job.world_size, job.timeout_s),
+            Membership(rank, job.world_size, job.timeout_s),
             exchanged,
             thresholds=job.thresholds,
             first_generation=job.first_generation,

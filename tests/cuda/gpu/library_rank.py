@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from cuda.cpu.ranks import Group
+from cuda.collectives.membership import Membership
 from cuda.gpu.backends.emulated import EmulatedBackend
 from cuda.gpu.library_ranks import LibraryRanks
 from cuda.gpu.slab import Exchanged
@@ -27,7 +27,7 @@ def values(rank: int) -> dict[str, torch.Tensor]:
 
 def play(rank: int) -> dict[str, Any]:
     backend = EmulatedBackend()
-    ranks = LibraryRanks(backend, Group(rank, 2, 20.0), EXCHANGED)
+    ranks = LibraryRanks(backend, Membership(rank, 2, 20.0), EXCHANGED)
     answer(ranks.export())
     ranks.open_peers(pickle.load(sys.stdin.buffer))  # noqa: S301 - from our own parent
     mine = values(rank)

@@ -1,22 +1,34 @@
-"""Where the ranks' hosts meet when they begin and when they end; steps are met for on the devices."""
+"""Which rank of a group this process is, and where the ranks' hosts meet when they begin and when they end.
+
+Steps are met for on the devices: read `cuda.gpu.ranks` and `cuda.cpu.ranks`.
+"""
 
 import ctypes
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from cuda.collectives.shared_memory import SharedMemory
-from cuda.cpu.ranks import Group
 
 _PAGE_BYTES = 4096
 _PAUSE_S = 0.001
 
 
+@dataclass(frozen=True)
+class Membership:
+    """This rank among the others of its group, and how long it waits for them."""
+
+    rank: int
+    world_size: int
+    timeout_s: float
+
+
 class HostMeeting:
     """One rank's end: a page of shared memory that says how many meetings it has come to."""
 
-    def __init__(self, group: Group) -> None:
-        self._group = group
-        self._memory = SharedMemory(group.rank, [_PAGE_BYTES] * group.world_size)
+    def __init__(self, member: Membership) -> None:
+        self._member = member
+        self._memory = SharedMemory(member.rank, [_PAGE_BYTES] * member.world_size)
         self._counts: list[ctypes.c_int64] = []
         self._count = 0
 
@@ -33,7 +45,7 @@ class HostMeeting:
         if not self._counts:
             return None
         self._count += 1
-        self._counts[self._group.rank].value = self._count
+        self._counts[self._member.rank].value = self._count
         deadline = time.monotonic() + timeout_s
         for rank, count in enumerate(self._counts):
             while count.value < self._count:
