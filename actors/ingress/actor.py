@@ -12,12 +12,12 @@ from typing import assert_never
 import structlog
 from websockets.asyncio.server import Server
 
-from actors.ingress.auth import Keys
+from actors.ingress.access import Keys
 from actors.ingress.config import IngressConfig
 from actors.ingress.connection import GOING_AWAY
 from actors.ingress.connections import Connections
 from actors.ingress.desk import Desk
-from actors.ingress.engine_probe import EngineProbe
+from actors.ingress.engine import EngineProbe
 from actors.ingress.http import Pages
 from actors.ingress.live_requests import ENGINE_GONE, LiveRequests
 from actors.ingress.metrics import IngressMetrics

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from actors.ingress.auth import Keys
+from actors.ingress.access import Keys
 from actors.ingress.live_requests import LiveRequests
 from actors.ingress.metrics import IngressMetrics
 from actors.ingress.requests import RequestReader

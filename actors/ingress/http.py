@@ -15,7 +15,7 @@ from websockets.http11 import Request, Response
 
 from actors.ingress import exposition
 from actors.ingress.config import IngressConfig
-from actors.ingress.engine_probe import EngineProbe
+from actors.ingress.engine import EngineProbe
 from actors.ingress.metrics import IngressMetrics
 from actors.ingress.status import EngineStatus
 from protocol.model_info import ModelInfo

@@ -17,7 +17,7 @@ from websockets.headers import parse_subprotocol
 from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
-from actors.ingress.auth import BEARER_SUBPROTOCOL, Keys, key_of_header, key_of_subprotocols
+from actors.ingress.access import BEARER_SUBPROTOCOL, Keys, key_of_header, key_of_subprotocols
 from actors.ingress.client_socket import ClientSocket
 from actors.ingress.config import IngressConfig
 from actors.ingress.http import OPEN_PATHS, Pages, refuse

@@ -7,7 +7,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from actors.ingress.auth import Keys, key_of_header, key_of_subprotocols
+from actors.ingress.access import Keys, key_of_header, key_of_subprotocols
 from actors.ingress.config import IngressConfig
 from protocol.model_info import ModelInfo
 from tests.actors.ingress.scripted import Served, hear, say, served
