@@ -47,5 +47,10 @@ class RequestError(TokenstageError):
         self.retry_after_ms = retry_after_ms
 
 
+def invalid(param: str | None, message: str) -> RequestError:
+    """Bad input: `message` names `param`, its value and the limit."""
+    return RequestError("invalid_request", message, param=param)
+
+
 class PartFailed(TokenstageError):  # noqa: N818 - it names what happened
     """A part of the engine cannot go on; its supervisor applies the written policy."""

@@ -17,13 +17,12 @@ from actors.ingress.config import IngressConfig
 from actors.ingress.connection import GOING_AWAY
 from actors.ingress.connections import Connections
 from actors.ingress.desk import Desk
-from actors.ingress.engine import EngineProbe
+from actors.ingress.engine import EngineProbe, EngineStatus
 from actors.ingress.http import Pages
 from actors.ingress.live_requests import ENGINE_GONE, LiveRequests
 from actors.ingress.metrics import IngressMetrics
 from actors.ingress.requests import RequestReader
 from actors.ingress.server import open_server
-from actors.ingress.status import EngineStatus
 from actors.ingress.text import TextModel
 from actors.runtime.actor import Actor
 from actors.runtime.clock import Clock

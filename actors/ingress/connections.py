@@ -3,14 +3,23 @@
 Full-policy: past `max_connections` a new one is closed with 1013.
 """
 
+import secrets
+import time
+
 from websockets.asyncio.server import ServerConnection
 
 from actors.ingress.client_socket import ClientSocket
 from actors.ingress.config import IngressConfig
 from actors.ingress.connection import GOING_AWAY, INTERNAL, OVERLOADED, Connection
 from actors.ingress.desk import Desk
-from actors.ingress.sessions import new_session
+from actors.ingress.engine import EngineStatus
+from actors.ingress.http import VERSION
+from actors.ingress.server import RESPONSES_PATH, path_of
 from protocol.model_info import ModelInfo
+from protocol.native.session import NativeSession
+from protocol.responses import ResponsesSession
+from protocol.session import Session
+from protocol.wire import MSGPACK_SUBPROTOCOL, PROTOCOL_VERSION, Hello
 
 
 class Connections:
@@ -79,3 +88,24 @@ class Connections:
 async def _turn_away(socket: ClientSocket, code: int, reason: str) -> int:
     await socket.close(code, reason)
     return code
+
+
+def new_session(socket: ClientSocket, model: ModelInfo, status: EngineStatus, max_message_bytes: int) -> Session:
+    """The session of a socket that has just shaken hands."""
+    if socket.request is not None and path_of(socket.request) == RESPONSES_PATH:
+        return ResponsesSession(
+            models=(model.name,), max_model_len=status.max_model_len, new_id=_new_id, clock=time.time
+        )
+    hello = Hello(
+        protocol=PROTOCOL_VERSION,
+        server=f"tokenstage/{VERSION}",
+        models=[model.name],
+        max_model_len=status.max_model_len,
+        max_message_bytes=max_message_bytes,
+        authenticated=socket.tenant is not None,
+    )
+    return NativeSession("msgpack" if socket.subprotocol == MSGPACK_SUBPROTOCOL else "json", hello=hello)
+
+
+def _new_id(prefix: str) -> str:
+    return f"{prefix}_{secrets.token_hex(16)}"

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from actors.ingress.access import Keys
+from actors.ingress.engine import EngineStatus
 from actors.ingress.live_requests import LiveRequests
 from actors.ingress.metrics import IngressMetrics
 from actors.ingress.requests import RequestReader
-from actors.ingress.status import EngineStatus
 from actors.runtime.clock import Clock
 
 

@@ -1,9 +1,15 @@
-"""Questions to the other actors that pages need answered: is the engine moving, what do all of them count."""
+"""What the ingress knows of the engine behind it, and the questions to other actors that pages need answered.
+
+`EngineStatus` is written by the actor alone, read by connections and pages; `EngineProbe` asks: is the engine moving,
+what do all of its actors count.
+"""
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from actors.runtime.ref import ActorRef, ActorStopped
+from protocol.errors import RequestError
 from protocol.messages import CollectMetrics, GetHealth, Health, MetricsSnapshot, SchedulerInbox, WorkerInbox
 
 HEALTH_TIMEOUT_S = 2.0
@@ -49,3 +55,21 @@ async def _collect(ref: ActorRef[CollectMetrics]) -> MetricsSnapshot | None:
     except (TimeoutError, ActorStopped):
         return None
     return answer
+
+
+@dataclass(slots=True)
+class EngineStatus:
+    """Before EngineReady `max_model_len` is the model's own limit."""
+
+    max_model_len: int
+    is_ready: bool = False
+    is_draining: bool = False
+    is_drained: bool = False
+    """All streams have ended: no connection stays open."""
+
+    def check_open(self) -> None:
+        """Raise RequestError when no new request can be taken now."""
+        if self.is_draining:
+            raise RequestError("draining", "the server is shutting down and takes no new requests")
+        if not self.is_ready:
+            raise RequestError("overloaded", "the model is still being loaded", retry_after_ms=1000)

@@ -13,11 +13,9 @@ from pathlib import Path
 from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
-from actors.ingress import exposition
 from actors.ingress.config import IngressConfig
-from actors.ingress.engine import EngineProbe
-from actors.ingress.metrics import IngressMetrics
-from actors.ingress.status import EngineStatus
+from actors.ingress.engine import EngineProbe, EngineStatus
+from actors.ingress.metrics import EXPOSITION_TYPE, IngressMetrics, label, merge, render
 from protocol.model_info import ModelInfo
 
 OPEN_PATHS = ("/", "/health", "/healthz", "/readyz")
@@ -79,9 +77,8 @@ class Pages:
                 response = self._ready()
             case "/metrics":
                 snapshots = [self._metrics.snapshot(), *await self._probe.metrics()]
-                families = exposition.label(exposition.merge(snapshots), "model_name", self._model.name)
-                text = exposition.render(families)
-                response = respond(HTTPStatus.OK, text.encode(), {"Content-Type": exposition.CONTENT_TYPE})
+                families = label(merge(snapshots), "model_name", self._model.name)
+                response = respond(HTTPStatus.OK, render(families).encode(), {"Content-Type": EXPOSITION_TYPE})
             case "/v1/models":
                 response = respond_json(HTTPStatus.OK, self._models())
             case "/version":

@@ -12,7 +12,7 @@ from typing import TypeVar
 from actors.ingress.config import IngressConfig
 from actors.ingress.stream import Stream
 from actors.ingress.text import OutputText, TextModel
-from protocol.errors import RequestError
+from protocol.errors import RequestError, invalid
 from protocol.messages import FinishReason, Submit, Timing, Usage
 from protocol.model_info import ModelInfo
 from protocol.sampling import SamplingParams
@@ -41,11 +41,11 @@ class RequestReader:
     ) -> Stream:
         """The stream of a request, not yet submitted. Raises RequestError."""
         if generate.resumable:
-            raise _refuse("resumable", "resumable is true; it is not supported by this version")
+            raise invalid("resumable", "resumable is true; it is not supported by this version")
         self._check_vocabulary(generate)
         prompt = await self._prompt_tokens(generate)
         if not prompt:
-            raise _refuse(_input_name(generate), f"{_input_name(generate)} has no tokens; at least 1 is needed")
+            raise invalid(_input_name(generate), f"{_input_name(generate)} has no tokens; at least 1 is needed")
         max_tokens = output_limit(generate, len(prompt), max_model_len)
         submit = Submit(
             request=request,
@@ -93,7 +93,7 @@ class RequestReader:
         for name, tokens in fields:
             worst = max(tokens, default=0)
             if worst >= limit:
-                raise _refuse(name, f"{name} has token {worst:,}; the vocabulary ends at {limit - 1:,}")
+                raise invalid(name, f"{name} has token {worst:,}; the vocabulary ends at {limit - 1:,}")
 
     def _sampling(self, generate: Generate, max_tokens: int) -> SamplingParams:
         defaults = self._model.defaults
@@ -148,10 +148,10 @@ def output_limit(generate: Generate, num_prompt: int, max_model_len: int) -> int
         raise RequestError("context_length_exceeded", message, param="max_tokens")
     limit = generate.max_tokens or room
     if generate.min_tokens > limit:
-        raise _refuse("min_tokens", f"min_tokens is {generate.min_tokens:,}; it must be at most {limit:,}")
+        raise invalid("min_tokens", f"min_tokens is {generate.min_tokens:,}; it must be at most {limit:,}")
     num_resumed = len(generate.resume_tokens or ())
     if num_resumed > limit:
-        raise _refuse("resume_tokens", f"resume_tokens has {num_resumed:,} tokens; limit is {limit:,}")
+        raise invalid("resume_tokens", f"resume_tokens has {num_resumed:,} tokens; limit is {limit:,}")
     return limit
 
 
@@ -168,7 +168,3 @@ def _input_name(generate: Generate) -> str:
 
 def _given(value: T | None, default: T) -> T:
     return default if value is None else value
-
-
-def _refuse(param: str, message: str) -> RequestError:
-    return RequestError("invalid_request", message, param=param)

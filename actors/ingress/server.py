@@ -17,11 +17,18 @@ from websockets.headers import parse_subprotocol
 from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
-from actors.ingress.access import BEARER_SUBPROTOCOL, Keys, key_of_header, key_of_subprotocols
+from actors.ingress.access import (
+    BEARER_SUBPROTOCOL,
+    Keys,
+    is_address_loopback,
+    is_host_loopback,
+    is_origin_allowed,
+    key_of_header,
+    key_of_subprotocols,
+)
 from actors.ingress.client_socket import ClientSocket
 from actors.ingress.config import IngressConfig
 from actors.ingress.http import OPEN_PATHS, Pages, refuse
-from actors.ingress.origins import is_address_loopback, is_host_loopback, is_origin_allowed
 from protocol.wire import JSON_SUBPROTOCOL, MSGPACK_SUBPROTOCOL
 
 log = structlog.get_logger()

@@ -6,7 +6,8 @@
     output_text.done, content_part.done, output_item.done, then completed | incomplete | failed
 
 A cancelled response ends as `response.incomplete` with status `cancelled` and no reason, as the dialect has no event of
-its own for it. A warmed one has no output item. Shapes are those of the `openai` package's types.
+its own for it. A warmed one has no output item. Errors stand below: of a request that was not accepted, of a response.
+Shapes are those of the `openai` package's types.
 """
 
 from collections.abc import Callable
@@ -14,12 +15,29 @@ from typing import Any
 
 from msgspec import UNSET
 
+from protocol.errors import ErrorCode, RequestError
 from protocol.messages import Usage
 from protocol.responses.create import Create
-from protocol.responses.error import failure
 from protocol.wire import ChatMessage, Failed, Finished, Tokens, WireLogprob, WireTopLogprob, finite_logprob
 
 Event = dict[str, Any]
+
+_STATUS: dict[ErrorCode, int] = {
+    "invalid_request": 400,
+    "context_length_exceeded": 400,
+    "unauthenticated": 401,
+    "model_not_found": 404,
+    "unknown_id": 404,
+    "resume_expired": 404,
+    "duplicate_id": 409,
+    "overloaded": 429,
+    "slo_unattainable": 429,
+    "internal": 500,
+    "draining": 503,
+}
+_TYPE = {401: "authentication_error", 429: "rate_limit_error", 500: "server_error", 503: "server_error"}
+_PARAM = {"max_tokens": "max_output_tokens", "logprobs": "top_logprobs"}
+_INPUT = ("messages", "prompt", "prompt_tokens")
 
 
 class Answer:
@@ -200,3 +218,44 @@ def _delta_logprob(logprob: Event) -> Event:
     """The shape inside text events, which has no bytes."""
     top = [{"token": one["token"], "logprob": one["logprob"]} for one in logprob["top_logprobs"]]
     return {"token": logprob["token"], "logprob": logprob["logprob"], "top_logprobs": top}
+
+
+class DialectError(RequestError):
+    """A request error with a code that only this dialect knows (`previous_response_not_found`, `invalid_stream_id`)."""
+
+    def __init__(self, dialect_code: str, message: str, *, param: str) -> None:
+        super().__init__("invalid_request", message, param=param)
+        self.dialect_code = dialect_code
+
+
+def error_event(error: RequestError, stream_id: str | None) -> Event:
+    """The event for a request that was not accepted: `{"type": "error", "status": …, "error": {type, code, …}}`."""
+    status = _STATUS[error.code]
+    details: Event = {
+        "type": _TYPE.get(status, "invalid_request_error"),
+        "code": error.dialect_code if isinstance(error, DialectError) else error.code,
+        "message": error.message,
+        "param": error.param,
+    }
+    if error.retry_after_ms is not None:
+        seconds = -(-error.retry_after_ms // 1000)
+        details["headers"] = {"retry-after": str(seconds), "retry-after-ms": str(error.retry_after_ms)}
+    event: Event = {"type": "error", "status": status, "error": details}
+    return event if stream_id is None else event | {"stream_id": stream_id}
+
+
+def failure(code: ErrorCode, message: str, param: str | None) -> Event:
+    """The `error` of a response that was accepted and failed."""
+    kind = "server_error"
+    if _STATUS[code] == 429:
+        kind = "rate_limit_exceeded"
+    elif _STATUS[code] == 400:
+        kind = "invalid_prompt"
+    return {"code": kind, "message": message, "param": dialect_param(param), "type": code}
+
+
+def dialect_param(param: str | None) -> str | None:
+    """The name this dialect has for a field of Generate."""
+    if param is None:
+        return None
+    return "input" if param.startswith(_INPUT) else _PARAM.get(param, param)

@@ -1,22 +1,25 @@
-"""Reads `response.create`: bounds, what is refused because it is not supported, and the Generate it becomes.
+"""Reads `response.create`: bounds, its messages, what is refused as not supported, and the Generate it becomes.
 
 Unknown fields are ignored, as stock clients may send any that their package knows; a field that would change the
 meaning of the answer and is not supported is refused, so that nobody takes plain text for what they asked.
 """
 
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
 
 from protocol.bounds import MAX_INT31, PositiveCount
-from protocol.errors import RequestError
-from protocol.responses.input import read_messages
+from protocol.errors import RequestError, invalid
 from protocol.sampling import MAX_LOGPROBS
 from protocol.validation import check_generate, refusal, shown
 from protocol.wire import ChatMessage, Generate
 
 LOGPROBS = "message.output_text.logprobs"
+
+_ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
+_TEXT_PARTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
 
 _MetadataKey = Annotated[str, Meta(max_length=64)]
 _MetadataValue = Annotated[str, Meta(max_length=512)]
@@ -83,7 +86,7 @@ def read_create(fields: dict[str, object], stream_id: str | None, models: tuple[
         read = msgspec.convert(fields, CreateFields, str_keys=True)
     except msgspec.ValidationError as error:
         raise refusal(error, fields, CreateFields) from error
-    _refuse_unsupported(read)
+    _refuseinvalid(read)
     if read.model is not None and read.model not in models:
         message = f"model is {shown(read.model)}; this server serves {', '.join(models)}"
         raise RequestError("model_not_found", message, param="model")
@@ -115,21 +118,67 @@ def to_generate(create: Create, response_id: str, history: tuple[ChatMessage, ..
     return generate
 
 
-def _refuse_unsupported(fields: CreateFields) -> None:
+def _refuseinvalid(fields: CreateFields) -> None:
     if fields.tools:
-        raise _unsupported("tools", "tools are not supported; leave the list empty")
+        raise invalid("tools", "tools are not supported; leave the list empty")
     if fields.tool_choice not in (None, "auto", "none"):
-        raise _unsupported("tool_choice", "tools are not supported; tool_choice must be auto or none")
+        raise invalid("tool_choice", "tools are not supported; tool_choice must be auto or none")
     output = fields.text.get("format") if isinstance(fields.text, dict) else None
     kind = output.get("type") if isinstance(output, dict) else output
     if kind not in (None, "text"):
-        raise _unsupported("text.format", f"text.format is {shown(kind)}; only text is supported")
+        raise invalid("text.format", f"text.format is {shown(kind)}; only text is supported")
     if fields.background:
-        raise _unsupported("background", "background is not supported over a WebSocket")
+        raise invalid("background", "background is not supported over a WebSocket")
     for name in ("conversation", "prompt", "moderation", "context_management"):
         if getattr(fields, name):
-            raise _unsupported(name, f"{name} is not supported by this server")
+            raise invalid(name, f"{name} is not supported by this server")
 
 
-def _unsupported(param: str, message: str) -> RequestError:
-    return RequestError("invalid_request", message, param=param)
+def read_messages(given: object) -> list[ChatMessage]:
+    """The messages of one `input`, oldest first; none if it is missing. RequestError names the item that is wrong."""
+    if given is None:
+        return []
+    if isinstance(given, str):
+        if not given:
+            raise invalid("input", "input is empty; it must not be")
+        return [ChatMessage(role="user", content=given)]
+    if not isinstance(given, list):
+        raise invalid("input", f"input is {shown(given)}; it must be text or a list of messages")
+    return [_read_item(item, f"input[{index}]") for index, item in enumerate(given)]
+
+
+def _read_item(item: object, param: str) -> ChatMessage:
+    if not isinstance(item, dict):
+        raise invalid(param, f"{param} is {shown(item)}; it must be a message")
+    kind = item.get("type")
+    if kind not in (None, "message"):
+        raise invalid(f"{param}.type", f"{param}.type is {shown(kind)}; only messages are supported")
+    given = item.get("role")
+    role = _ROLES.get(given) if isinstance(given, str) else None
+    if role is None:
+        message = f"{param}.role is {shown(given)}; it must be user, assistant, system or developer"
+        raise invalid(f"{param}.role", message)
+    return ChatMessage(role=role, content=_read_content(item.get("content"), f"{param}.content"))
+
+
+def _read_content(content: object, param: str) -> str:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise invalid(param, f"{param} is {shown(content)}; it must be text or a list of text parts")
+    return "\n".join(_read_parts(content, param))
+
+
+def _read_parts(parts: list[object], param: str) -> Iterator[str]:
+    for index, part in enumerate(parts):
+        place = f"{param}[{index}]"
+        if not isinstance(part, dict):
+            raise invalid(place, f"{place} is {shown(part)}; it must be a text part")
+        kind = part.get("type")
+        field = _TEXT_PARTS.get(kind) if isinstance(kind, str) else None
+        if field is None:
+            raise invalid(f"{place}.type", f"{place}.type is {shown(kind)}; only text parts are supported")
+        text = part.get(field)
+        if not isinstance(text, str):
+            raise invalid(f"{place}.{field}", f"{place}.{field} is {shown(text)}; it must be text")
+        yield text

@@ -12,10 +12,8 @@ from collections.abc import Callable
 import msgspec
 
 from protocol.errors import RequestError
-from protocol.responses.answer import Answer, Event
-from protocol.responses.conversations import Conversations
+from protocol.responses.answer import Answer, DialectError, Event, dialect_param, error_event
 from protocol.responses.create import Create, read_create, to_generate
-from protocol.responses.error import DialectError, dialect_param, error_event
 from protocol.session import MAX_LIVE, Frame, LiveIds, Session, read_map
 from protocol.validation import shown
 from protocol.wire import (
@@ -31,6 +29,8 @@ from protocol.wire import (
 )
 
 MAX_WAITING = 256
+MAX_KEPT = 256
+MAX_CHARACTERS = 8 * 2**20
 
 _STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 _encoder = msgspec.json.Encoder()
@@ -193,3 +193,33 @@ def _read_lane(fields: dict[str, object]) -> str | None:
         message = f"stream_id is {shown(lane)}; it must be 1 to 256 of A-Z, a-z, 0-9, underscore, hyphen and period"
         raise DialectError("invalid_stream_id", message, param="stream_id")
     return lane
+
+
+class Conversations:
+    """What `previous_response_id` refers to: turns by response id, without instructions (those are one response's).
+
+    Memory is bounded by MAX_KEPT responses and MAX_CHARACTERS of text; the least recently used go first. The youngest
+    is always kept: its size is bounded by the model's context.
+    """
+
+    def __init__(self) -> None:
+        self._turns: dict[str, tuple[ChatMessage, ...]] = {}
+        self._num_characters = 0
+
+    def remember(self, response_id: str, turns: tuple[ChatMessage, ...]) -> None:
+        """Keep all turns up to and with the answer `response_id`."""
+        self._turns[response_id] = turns
+        self._num_characters += _length(turns)
+        while len(self._turns) > 1 and (len(self._turns) > MAX_KEPT or self._num_characters > MAX_CHARACTERS):
+            self._num_characters -= _length(self._turns.pop(next(iter(self._turns))))
+
+    def recall(self, response_id: str) -> tuple[ChatMessage, ...] | None:
+        """The turns to go on from; None if it is unknown or forgotten."""
+        turns = self._turns.pop(response_id, None)
+        if turns is not None:
+            self._turns[response_id] = turns
+        return turns
+
+
+def _length(turns: tuple[ChatMessage, ...]) -> int:
+    return sum(len(turn.content) for turn in turns)

@@ -9,23 +9,12 @@ from codecs import utf_8_decode
 from tokenizers import Tokenizer
 
 
-class ByteLevelDecoder:
-    """Shared by all streams of one tokenizer."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._table = _TokenTable(tokenizer)
-
-    def stream(self) -> "ByteLevelStream":
-        """A fresh stream."""
-        return ByteLevelStream(self._table)
-
-
 class ByteLevelStream:
-    """See `decoder.TokenStream`. `pending`: a character has begun and not ended."""
+    """See `model.TokenStream`. `pending`: a character has begun and not ended."""
 
     __slots__ = ("_begun", "_table", "pending")
 
-    def __init__(self, table: "_TokenTable") -> None:
+    def __init__(self, table: "ByteTable") -> None:
         self._table = table
         self._begun = b""
         self.pending = False
@@ -50,10 +39,10 @@ class ByteLevelStream:
         return text
 
 
-class _TokenTable(dict[int, str | bytes]):
+class ByteTable(dict[int, str | bytes]):
     """Token → its text if that is whole characters, else its bytes; "" for tokens that `decode` skips. Filled on use.
 
-    Filling twice from two threads writes the same value twice.
+    Shared by all streams of one tokenizer; filling twice from two threads writes the same value twice.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:

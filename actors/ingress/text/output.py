@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from actors.ingress.text.model import TextModel
-from actors.ingress.text.stop import StopString
 
 
 class Piece(NamedTuple):
@@ -32,7 +31,7 @@ class OutputText:
     """
 
     def __init__(self, model: TextModel, *, stop: Sequence[str] = (), min_tokens: int = 0) -> None:
-        self._stream = model.stream()
+        self._stream = model.open_stream()
         self._stops = [StopString(string) for string in stop]
         self._min_tokens = min_tokens
         self._num_pushed = 0
@@ -109,3 +108,51 @@ class OutputText:
             parts.append(text)
             self._unsent_length -= len(text)
         return Piece(num_tokens, "".join(parts), None) if num_tokens else None
+
+
+class StopString:
+    """Finds one stop string in text that arrives in pieces: feed it in order, until a match.
+
+    Knuth, Morris and Pratt's automaton, built as it is used: it knows at each moment how many of the last characters
+    may yet become the stop string. Linear in the text whatever the stop string is; one of a megabyte costs nothing
+    until text begins to match it.
+    """
+
+    __slots__ = ("_borders", "held", "stop")
+
+    def __init__(self, stop: str) -> None:
+        """`stop` has at least one character."""
+        self.stop = stop
+        self.held = 0
+        """Number of last characters that are a beginning of `stop` (the most that are)."""
+        self._borders = [0]
+        """[k - 1] → length of the longest proper prefix of stop[:k] that is also its suffix; grown as `held` grows."""
+
+    def feed(self, text: str) -> int | None:
+        """Index into `text` just behind the first match, or None."""
+        position = 0
+        while position < len(text):
+            if not self.held:
+                position = text.find(self.stop[0], position)
+                if position < 0:
+                    return None
+            self._step(text[position])
+            position += 1
+            if self.held == len(self.stop):
+                return position
+        return None
+
+    def _step(self, character: str) -> None:
+        while self.held and self.stop[self.held] != character:
+            self.held = self._borders[self.held - 1]
+        if self.stop[self.held] == character:
+            self.held += 1
+            if self.held > len(self._borders):
+                self._borders.append(self._border(self.held))
+
+    def _border(self, length: int) -> int:
+        last = self.stop[length - 1]
+        border = self._borders[length - 2]
+        while border and self.stop[border] != last:
+            border = self._borders[border - 1]
+        return border + (self.stop[border] == last)

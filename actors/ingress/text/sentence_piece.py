@@ -24,29 +24,16 @@ class SentencePieceRules:
     """At most this many `strip_content` are taken from the beginning of the whole text."""
 
 
-class SentencePieceDecoder:
-    """Shared by all streams of one tokenizer."""
-
-    def __init__(self, tokenizer: Tokenizer, rules: SentencePieceRules) -> None:
-        self._rules = rules
-        self._table = _TokenTable(tokenizer, rules)
-
-    def stream(self) -> "SentencePieceStream":
-        """A fresh stream."""
-        return SentencePieceStream(self._table, self._rules)
-
-
 class SentencePieceStream:
-    """See `decoder.TokenStream`. `pending`: a run of byte tokens has not ended."""
+    """See `model.TokenStream`. `pending`: a run of byte tokens has not ended."""
 
-    __slots__ = ("_is_first", "_rules", "_run", "_strip_count", "_table", "pending")
+    __slots__ = ("_is_first", "_run", "_strip_count", "_table", "pending")
 
-    def __init__(self, table: "_TokenTable", rules: SentencePieceRules) -> None:
+    def __init__(self, table: "PieceTable") -> None:
         self._table = table
-        self._rules = rules
         self._run = bytearray()
-        self._strip_count = rules.strip_count
-        self._is_first = rules.first_replacements is not None
+        self._strip_count = table.rules.strip_count
+        self._is_first = table.rules.first_replacements is not None
         self.pending = False
 
     def push(self, token: int) -> str:
@@ -69,7 +56,7 @@ class SentencePieceStream:
 
     def _first_piece(self, token: int, piece: str | int) -> str | int:
         self._is_first = False
-        return _replaced(self._table.name_of(token), self._rules.first_replacements or ()) if piece else piece
+        return _replaced(self._table.name_of(token), self._table.rules.first_replacements or ()) if piece else piece
 
     def _end_run(self) -> str:
         run, self._run, self.pending = self._run, bytearray(), False
@@ -80,7 +67,7 @@ class SentencePieceStream:
 
     def _strip(self, text: str) -> str:
         """Take from the beginning of the whole text; a text that begins otherwise is never stripped again."""
-        while self._strip_count and text.startswith(self._rules.strip_content):
+        while self._strip_count and text.startswith(self._table.rules.strip_content):
             text = text[1:]
             self._strip_count -= 1
         if text:
@@ -88,13 +75,16 @@ class SentencePieceStream:
         return text
 
 
-class _TokenTable(dict[int, str | int | None]):
-    """Token → its text, or its byte, or None if `decode` skips it. Filled on use; twice writes the same value."""
+class PieceTable(dict[int, str | int | None]):
+    """Token → its text, or its byte, or None if `decode` skips it. Shared by all streams of one tokenizer.
+
+    Filled on use; twice writes the same value.
+    """
 
     def __init__(self, tokenizer: Tokenizer, rules: SentencePieceRules) -> None:
         super().__init__()
         self._tokenizer = tokenizer
-        self._rules = rules
+        self.rules = rules
         self._special = {token for token, added in tokenizer.get_added_tokens_decoder().items() if added.special}
 
     def name_of(self, token: int) -> str:
@@ -103,11 +93,11 @@ class _TokenTable(dict[int, str | int | None]):
 
     def __missing__(self, token: int) -> str | int | None:
         name = None if token in self._special else self._tokenizer.id_to_token(token)
-        self[token] = piece = None if name is None else self._piece_of(_replaced(name, self._rules.replacements))
+        self[token] = piece = None if name is None else self._piece_of(_replaced(name, self.rules.replacements))
         return piece
 
     def _piece_of(self, name: str) -> str | int:
-        byte = _byte_of(name) if self._rules.byte_fallback else None
+        byte = _byte_of(name) if self.rules.byte_fallback else None
         return name if byte is None else byte
 
 

@@ -2,7 +2,7 @@ import math
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from actors.ingress.exposition import label, merge, render
+from actors.ingress.metrics import label, merge, render
 from protocol.messages import MetricFamily, MetricsSnapshot, Sample
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from protocol.errors import ERROR_CODES
-from protocol.responses.session import MAX_WAITING
+from protocol.responses.session import MAX_KEPT, MAX_WAITING, Conversations
 from protocol.wire import Cancel, ChatMessage, Draining, Failed
 from tests.protocol.responses.dialogue import Dialogue, warmed
 
@@ -309,3 +309,38 @@ def test_codes_of_refused_frames_are_handed_out_once_and_failures_of_the_engine_
     dialogue.fail(Failed(id=generate.id, code="overloaded", message="full"))
     assert dialogue.session.take_refusals() == ["model_not_found", "unknown_id"]
     assert dialogue.session.take_refusals() == []
+
+
+def turns(text: str) -> tuple[ChatMessage, ...]:
+    return (ChatMessage(role="user", content=text),)
+
+
+def test_what_is_remembered_can_be_recalled_often() -> None:
+    kept = Conversations()
+    kept.remember("a", turns("x"))
+    assert kept.recall("a") == kept.recall("a") == turns("x")
+    assert kept.recall("b") is None
+
+
+def test_the_least_recently_used_go_first() -> None:
+    kept = Conversations()
+    for number in range(MAX_KEPT):
+        kept.remember(str(number), turns("x"))
+    kept.recall("0")
+    kept.remember("new", turns("x"))
+    assert kept.recall("1") is None
+    assert kept.recall("0") == turns("x")
+
+
+def test_text_is_bounded_and_the_youngest_is_always_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("protocol.responses.session.MAX_CHARACTERS", 10)
+    kept = Conversations()
+    kept.remember("a", turns("x" * 6))
+    kept.remember("b", turns("x" * 6))
+    assert kept.recall("a") is None
+    kept.remember("c", turns("x" * 100))
+    assert kept.recall("b") is None
+    assert kept.recall("c") == turns("x" * 100)
+    kept.remember("d", turns("x"))
+    assert kept.recall("c") is None
+    assert kept.recall("d") == turns("x")

@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from actors.ingress.text import OutputText, Piece, TextModel
+from actors.ingress.text.output import StopString
 
 any_examples = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -206,3 +207,38 @@ def test_stop_strings_are_found_as_a_scan_of_the_whole_text_finds_them(
         assert sum(piece.num_tokens for piece in pieces) == end
     else:
         assert (text_of(pieces), pieces[-1:] and pieces[-1].stop) == (text, pieces[-1:] and None)
+
+
+letters = st.text("ab", max_size=12)
+
+
+@given(letters.filter(bool), st.lists(letters, max_size=5))
+def test_the_held_characters_are_the_longest_end_of_the_text_that_begins_the_stop_string(
+    stop: str, pieces: list[str]
+) -> None:
+    finder, text = StopString(stop), ""
+    for piece in pieces:
+        text += piece
+        if finder.feed(piece) is not None:
+            break
+        longest = max(length for length in range(len(stop)) if text.endswith(stop[:length]))
+        assert finder.held == longest
+
+
+@given(letters.filter(bool), st.lists(letters, max_size=5))
+def test_a_match_ends_where_a_search_of_the_whole_text_says(stop: str, pieces: list[str]) -> None:
+    finder, before, found = StopString(stop), 0, None
+    for piece in pieces:
+        end = finder.feed(piece)
+        if end is not None:
+            found = before + end
+            break
+        before += len(piece)
+    index = "".join(pieces).find(stop)
+    assert found == (None if index < 0 else index + len(stop))
+
+
+def test_a_long_stop_string_is_prepared_only_as_far_as_text_matches_it() -> None:
+    finder = StopString("ab" * 500_000)
+    finder.feed("xaba")
+    assert len(finder._borders) == 3
