@@ -6,7 +6,7 @@ tick costs one write a connection. Owns the server, the live requests, the drain
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import assert_never
 
 import structlog
@@ -56,6 +56,9 @@ WATCH_INTERVAL_S = 1.0
 class IngressActor(Actor[IngressInbox]):
     """Serves `model` on `listener`, a listening TCP socket that it closes at its end."""
 
+    control = (GetHealth, CollectMetrics, Drain)
+    """Questions, and what ends everything, need not wait behind tokens."""
+
     def __init__(  # noqa: PLR0913 - what it is wired to
         self,
         config: IngressConfig,
@@ -65,15 +68,18 @@ class IngressActor(Actor[IngressInbox]):
         clock: Clock,
         *,
         peers: Sequence[ActorRef[WorkerInbox]] = (),
+        on_ready: Callable[[], None] = lambda: None,
     ) -> None:
-        """`peers`: other actors whose metrics belong on the page."""
+        """`peers`: other actors whose metrics belong on the page. `on_ready` hears that the engine is."""
         self._config = config
         self._model = model
         self._scheduler = scheduler
         self._listener = listener
         self._clock = clock
         self._status = EngineStatus(model.max_model_len)
+        self._on_ready = on_ready
         self._metrics = IngressMetrics(model.name)
+        self.registry = self._metrics.registry
         self._live = LiveRequests(scheduler)
         self._probe = EngineProbe(scheduler, peers)
         self._drain_by = 0.0
@@ -82,10 +88,6 @@ class IngressActor(Actor[IngressInbox]):
         self._desk: Desk
         self._connections: Connections
         self._server: Server | None = None
-
-    def is_control(self, message: IngressInbox) -> bool:
-        """Questions, and what ends everything, need not wait behind tokens."""
-        return isinstance(message, GetHealth | CollectMetrics | Drain)
 
     async def started(self) -> None:
         """Read the tokenizer, open the door."""
@@ -122,6 +124,7 @@ class IngressActor(Actor[IngressInbox]):
             case EngineReady(max_model_len=max_model_len):
                 self._status.max_model_len = max_model_len
                 self._status.is_ready = True
+                self._on_ready()
             case SchedulerFailed(message=reason):
                 self._fail_all("internal", reason)
             case Drain(deadline_ms=deadline_ms):

@@ -15,22 +15,22 @@ class IngressMetrics:
     """One registry of its own; names as in the public interface."""
 
     def __init__(self, model_name: str) -> None:
-        self._registry = CollectorRegistry(auto_describe=False)
+        self.registry = CollectorRegistry(auto_describe=False)
         self._model_name = model_name
         self._connections = Gauge(
-            "tokenstage_ws_connections", "Open WebSocket connections.", ["model_name"], registry=self._registry
+            "tokenstage_ws_connections", "Open WebSocket connections.", ["model_name"], registry=self.registry
         ).labels(model_name)
         self._closes = Counter(
             "tokenstage_ws_close",
             "WebSocket connections closed, by close code.",
             ["model_name", "code"],
-            registry=self._registry,
+            registry=self.registry,
         )
         self._failures = Counter(
             "tokenstage_request_failure",
             "Requests that ended in `failed`, by code.",
             ["model_name", "code"],
-            registry=self._registry,
+            registry=self.registry,
         )
 
     def count_open(self) -> None:
@@ -48,7 +48,7 @@ class IngressMetrics:
 
     def snapshot(self) -> MetricsSnapshot:
         """All families."""
-        return snapshot_of(self._registry)
+        return snapshot_of(self.registry)
 
 
 _Key = tuple[str, frozenset[tuple[str, str]]]

@@ -5,7 +5,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from actors.runtime.transport import Dialect, RemoteRef
+from actors.runtime.channel import RemoteRef
+from actors.runtime.ref import Inbox
 from protocol.messages import (
     CollectMetrics,
     Drain,
@@ -28,16 +29,14 @@ CONNECT_TIMEOUT_S = 10.0
 """Children start together: the slowest to import must not be taken for dead."""
 
 
-def dialect_of(on_refused: Callable[[str], None]) -> Dialect:
+def inbox_of(on_refused: Callable[[str], None]) -> Inbox:
     """Return what all refs of a process have in common."""
-    return Dialect(REPLIES, lambda message: isinstance(message, CONTROL), on_refused)
+    return Inbox(REPLIES, CONTROL, on_refused)
 
 
-def ref_to(
-    run_dir: Path, name: str, dialect: Dialect, *, connect_timeout_s: float = CONNECT_TIMEOUT_S
-) -> RemoteRef[Any]:
+def ref_to(run_dir: Path, name: str, inbox: Inbox, *, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> RemoteRef[Any]:
     """Return a ref to the actor `name` of this node."""
-    return RemoteRef(socket_of(run_dir, name), name, dialect, connect_timeout_s=connect_timeout_s)
+    return RemoteRef(socket_of(run_dir, name), name, inbox, connect_timeout_s=connect_timeout_s)
 
 
 def socket_of(run_dir: Path, name: str) -> Path:

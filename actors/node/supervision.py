@@ -24,7 +24,7 @@ from actors.node.config import NodeConfig
 from actors.node.listening import url_of
 from actors.node.loading import LoadingDisplay
 from actors.node.peer_to_peer import unfit_groups
-from actors.node.refs import dialect_of, ref_to, worker_names
+from actors.node.refs import inbox_of, ref_to, worker_names
 from actors.node.specs import (
     OFFLINE,
     IngressSpec,
@@ -36,10 +36,10 @@ from actors.node.specs import (
     scheduler_config,
     worker_configs,
 )
+from actors.runtime.channel import RemoteRef
 from actors.runtime.child import HANDED_SIGNALS, ChildReport, Progressed, Ready
 from actors.runtime.ref import ActorStopped
 from actors.runtime.supervisor import Death, Supervisor
-from actors.runtime.transport import RemoteRef
 from cuda.models.folder import read_spec
 from protocol.messages import Drain, SchedulerFailed, WorkerFailed
 from protocol.model_info import ModelInfo
@@ -55,7 +55,7 @@ CONNECT_TIMEOUT_S = 0.5
 """To a child that has been there: one that does not listen is dead."""
 
 log = structlog.get_logger()
-DIALECT = dialect_of(lambda reason: log.error("a message of the node was refused", reason=reason))
+INBOX = inbox_of(lambda reason: log.error("a message of the node was refused", reason=reason))
 
 
 class Moment(Enum):
@@ -206,7 +206,7 @@ class Supervision:
 
     @asynccontextmanager
     async def _ref(self, name: str) -> AsyncIterator[RemoteRef[Any]]:
-        ref = ref_to(self._run_dir, name, DIALECT, connect_timeout_s=CONNECT_TIMEOUT_S)
+        ref = ref_to(self._run_dir, name, INBOX, connect_timeout_s=CONNECT_TIMEOUT_S)
         try:
             yield ref
         finally:

@@ -13,7 +13,6 @@ import gc
 import os
 import socket
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, assert_never
@@ -21,19 +20,18 @@ from typing import Any, TypeVar, assert_never
 import msgspec
 import structlog
 
-from actors.node.refs import CAPACITIES, dialect_of, grouped_worker_names, ref_to, socket_of, worker_names
+from actors.node.refs import CAPACITIES, grouped_worker_names, inbox_of, ref_to, socket_of, worker_names
 from actors.node.specs import AnySpec, IngressSpec, SchedulerSpec, WorkerSpec
-from actors.runtime.actor import Actor
+from actors.runtime.actor import Actor, Runner
+from actors.runtime.channel import RemoteRef
 from actors.runtime.child import NodeLine, Progressed, Ready, die_with, leave_signals_to_node, run
 from actors.runtime.clock import RealClock
-from actors.runtime.hosted import HostedActor
 from actors.runtime.log import configure_logging
-from actors.runtime.metrics import MetricsProbe, RuntimeMetrics
-from actors.runtime.ref import ActorRef, ActorStopped
-from actors.runtime.runner import Runner
-from actors.runtime.transport import RemoteRef, serve_mailbox
+from actors.runtime.metrics import RuntimeMetrics
+from actors.runtime.ref import ActorStopped
+from actors.runtime.transport import serve_mailbox
 from protocol.errors import PartFailed
-from protocol.messages import EngineReady, IngressInbox, SchedulerInbox, WorkerInbox
+from protocol.messages import IngressInbox, SchedulerInbox, WorkerInbox
 
 InboxT = TypeVar("InboxT")
 log = structlog.get_logger()
@@ -69,9 +67,8 @@ class _Child:
         self._run_dir = Path(spec.place.run_dir)
         self._line = line
         self._clock = RealClock()
-        self._runtime_metrics = RuntimeMetrics(name, lambda: self._runner.mailbox.depth)
         self._refusals: asyncio.Queue[str] = asyncio.Queue()  # the first one ends this process
-        self._dialect = dialect_of(self._refusals.put_nowait)
+        self._inbox = inbox_of(self._refusals.put_nowait)
         self._refs: list[RemoteRef[Any]] = []
         self._runner: Runner[Any]
 
@@ -81,7 +78,7 @@ class _Child:
             case SchedulerSpec():
                 return await self._host(self._scheduler(self._spec), SchedulerInbox)
             case IngressSpec():
-                return await self._host(self._ingress(self._spec), IngressInbox, self._ingress_received)
+                return await self._host(self._ingress(self._spec), IngressInbox)
             case WorkerSpec():
                 return await self._host(self._worker(self._spec), WorkerInbox)
             case _:
@@ -96,16 +93,15 @@ class _Child:
     def _ingress(self, spec: IngressSpec) -> Actor[IngressInbox]:
         from actors.ingress.actor import IngressActor  # noqa: PLC0415 - a process imports its own actor only
 
-        peers: list[ActorRef[WorkerInbox]] = [
-            *map(self._ref, worker_names(spec.num_workers)),
-            MetricsProbe(self._runtime_metrics),
-        ]
-        listener = socket.socket(fileno=spec.listener)
-        return IngressActor(spec.config, spec.model, self._ref("scheduler"), listener, self._clock, peers=peers)
-
-    def _ingress_received(self, message: IngressInbox) -> None:
-        if isinstance(message, EngineReady):
-            self._line.report(Ready())
+        return IngressActor(
+            spec.config,
+            spec.model,
+            self._ref("scheduler"),
+            socket.socket(fileno=spec.listener),
+            self._clock,
+            peers=[self._ref(name) for name in worker_names(spec.num_workers)],
+            on_ready=lambda: self._line.report(Ready()),
+        )
 
     def _worker(self, spec: WorkerSpec) -> Actor[WorkerInbox]:
         from actors.worker.actor import WorkerActor  # noqa: PLC0415 - a process imports its own actor only
@@ -120,7 +116,7 @@ class _Child:
         self._line.report(Progressed(fraction))
 
     def _ref(self, name: str) -> RemoteRef[Any]:
-        ref = ref_to(self._run_dir, name, self._dialect)
+        ref = ref_to(self._run_dir, name, self._inbox)
         self._refs.append(ref)
         return ref
 
@@ -128,25 +124,25 @@ class _Child:
         self,
         actor: Actor[InboxT],
         inbox: Any,  # noqa: ANN401 - a union is no type[InboxT]
-        on_received: Callable[[InboxT], None] = lambda _: None,
     ) -> int:
-        hosted = HostedActor(actor, self._runtime_metrics, self._clock, on_received)
-        self._runner = Runner(hosted, name=self._name, capacity=CAPACITIES[self._name.partition(":")[0]])
+        self._runner = Runner(actor, name=self._name, capacity=CAPACITIES[self._name.partition(":")[0]])
+        metrics = RuntimeMetrics(actor.registry, self._name, lambda: self._runner.mailbox.depth)
         gc.collect()
         gc.freeze()  # what was imported stays: later collections need not look at it
         async with serve_mailbox(self._runner.mailbox, socket_of(self._run_dir, self._name), inbox):
-            code = await self._run_until_stopped()
+            code = await self._run_until_stopped(metrics)
             for ref in self._refs:
                 await ref.close()
         return code
 
-    async def _run_until_stopped(self) -> int:
+    async def _run_until_stopped(self, metrics: RuntimeMetrics) -> int:
         try:
             async with asyncio.TaskGroup() as tasks:
                 ends = {
                     tasks.create_task(self._runner.run(), name=self._name),
                     tasks.create_task(self._line.wait_stop(), name="wait-stop"),
                     tasks.create_task(self._fail_when_refused(), name="refusals"),
+                    tasks.create_task(metrics.sample_lag(self._clock), name="loop-lag"),
                 }
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
                 for end in ends:

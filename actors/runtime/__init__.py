@@ -1,1 +1,1 @@
-"""A small actor library that knows nothing of language models: read `actor`, then `ref`, then `local`."""
+"""A small actor library that knows nothing of language models: read `actor`, then `ref`, then `channel`."""

@@ -1,121 +1,143 @@
-"""One lane of a RemoteRef: one Unix socket to one life of an actor, connected when needed and again after it broke.
+"""The sender's side between two actors' processes: a ref with two channels, each a Unix socket to one actor.
 
-Owns a bounded outgoing queue (full: senders wait). All frames that wait at the end of a loop turn go in one write.
-What was queued for a life that has ended is never sent to the next one.
+A channel connects when it is needed, and again after it broke. It buffers no more than its socket's transport takes;
+past that senders wait, in order. What was sent to a life that has ended is never sent to the next one. The other side
+is `actors.runtime.transport`.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, Generic, TypeVar, cast
+
+import msgspec
 
 from actors.runtime.frames import Frame, FrameKind, FrameReader, FrameRefused, encode_frame
-from actors.runtime.lane import Lane
-from actors.runtime.ref import ActorStopped
+from actors.runtime.ref import ActorRef, ActorStopped, Inbox, MessageRefused
 
-MAX_WRITE_BYTES = 2**20
+InboxT = TypeVar("InboxT")
+CONNECT_TIMEOUT_S = 5.0
 RETRY_S = 0.02
+MAX_UNSENT_BYTES = 2**20
+"""In a channel's transport, give or take one message."""
+_refusal_decoder = msgspec.msgpack.Decoder(str)
 
 
-class MessageRefused(Exception):  # noqa: N818 - pairs with ActorStopped
-    """The actor's inbox has no such message, or it is too large."""
+class RemoteRef(Generic[InboxT]):
+    """An ActorRef to the mailbox served at `path`. Control messages have a socket of their own: neither waits."""
+
+    def __init__(self, path: Path, name: str, inbox: Inbox, *, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> None:
+        self.name = name
+        self._control_types = inbox.control
+        self._decoders = {asked: msgspec.msgpack.Decoder(answer) for asked, answer in inbox.replies.items()}
+        self._messages = Channel(path, inbox, connect_timeout_s)
+        self._control = Channel(path, inbox, connect_timeout_s)
+
+    async def tell(self, message: InboxT) -> None:
+        """Send; waits for the connection and for room. Raises ActorStopped, or MessageRefused if it is too large."""
+        await self.channel_for(message).send(encode_frame(FrameKind.TELL, 0, message))
+
+    def try_tell(self, message: InboxT) -> bool:
+        """Send without waiting; False when full or not connected."""
+        return self.channel_for(message).try_send(encode_frame(FrameKind.TELL, 0, message))
+
+    async def ask(self, message: InboxT, *, timeout_s: float) -> Any:  # noqa: ANN401 - what `receive` returned
+        """Send and wait for the answer. Raises ActorStopped, TimeoutError, MessageRefused."""
+        decoder = self._decoders[type(message)]
+        async with asyncio.timeout(timeout_s):
+            payload = await self.channel_for(message).ask(message)
+        return decoder.decode(payload)
+
+    async def close(self) -> None:
+        """Drop both sockets."""
+        await self._control.close()
+        await self._messages.close()
+
+    def channel_for(self, message: InboxT) -> "Channel":
+        """The one of the two that such a message goes by."""
+        return self._control if isinstance(message, self._control_types) else self._messages
 
 
-class Link:
-    """Frames to the socket at `path` and the answers that come back on it."""
+async def tell_all(refs: Sequence[ActorRef[InboxT]], message: InboxT) -> list[str]:
+    """Tell each of `refs`; what leaves the process is encoded once. Returns the names of those that have stopped."""
+    frame = b""
+    stopped = []
+    for ref in refs:
+        try:
+            if isinstance(ref, RemoteRef):
+                frame = frame or encode_frame(FrameKind.TELL, 0, message)
+                await ref.channel_for(message).send(frame)
+            else:
+                await ref.tell(message)
+        except ActorStopped:
+            stopped.append(ref.name)
+    return stopped
 
-    def __init__(
-        self, path: Path, on_refused: Callable[[str], None], *, capacity: int, connect_timeout_s: float
-    ) -> None:
+
+class Channel(asyncio.Protocol):
+    """Frames to the socket at `path` and the answers that come back on it. Its last methods are the transport's."""
+
+    def __init__(self, path: Path, inbox: Inbox, connect_timeout_s: float) -> None:
         self._path = path
-        self._on_refused = on_refused
+        self._on_refused = inbox.on_refused
         self._connect_timeout_s = connect_timeout_s
-        self._outgoing: Lane[bytes] = Lane(capacity)
+        self._transport: asyncio.Transport | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._is_full = False
+        self._waiting: deque[tuple[bytes, asyncio.Future[None]]] = deque()
+        """Frames for which there is no connection or no room, and who waits with each."""
         self._asked: dict[int, asyncio.Future[bytes]] = {}
         self._last_correlation = 0
-        self._connection: _Connection | None = None
-        self._connecting: asyncio.Task[None] | None = None
-        self._flush_is_due = False
+        self._reader = FrameReader()
 
-    async def tell(self, payload: bytes) -> None:
-        """Send; waits for the connection and for room. Raises ActorStopped, MessageRefused (too large)."""
-        await self._send(_encode(FrameKind.TELL, 0, payload))
+    async def send(self, frame: bytes) -> None:
+        """Send; waits for the connection and for room. Raises ActorStopped."""
+        if self.try_send(frame):
+            return
+        if self._transport is None and self._connecting is None:
+            self._connecting = asyncio.get_running_loop().create_task(self._connect())
+        sent = asyncio.get_running_loop().create_future()
+        self._waiting.append((frame, sent))
+        await sent
 
-    def try_tell(self, payload: bytes) -> bool:
-        """Send if there is room now. True while a connection is being made; that message is lost if it fails."""
-        frame = _encode(FrameKind.TELL, 0, payload)
-        self._connect_if_needed()
-        if not self._outgoing.offer(frame):
+    def try_send(self, frame: bytes) -> bool:
+        """Send if that is possible now; False when it is full, others wait already, or nobody is connected."""
+        if self._transport is None or self._transport.is_closing() or self._is_full or self._waiting:
             return False
-        self._flush_soon()
+        self._transport.write(frame)
         return True
 
-    async def ask(self, payload: bytes) -> bytes:
+    async def ask(self, message: Any) -> bytes:  # noqa: ANN401 - of any inbox
         """Send and return the answer's payload. Raises ActorStopped, MessageRefused."""
         self._last_correlation += 1
         correlation = self._last_correlation
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._asked[correlation] = answer
         try:
-            await self._send(_encode(FrameKind.ASK, correlation, payload))
+            await self.send(encode_frame(FrameKind.ASK, correlation, message))
             return await answer
         finally:
             self._asked.pop(correlation, None)
-            answer.cancel()
+            if not answer.cancel() and not answer.cancelled():
+                answer.exception()  # seen, also if sending has raised the same
 
     async def close(self) -> None:
-        """Send what is queued as far as the socket takes it, then drop the connection."""
+        """Drop the connection; what its transport has, it still sends as far as the socket takes it."""
         if self._connecting is not None:
             self._connecting.cancel()
             await asyncio.wait([self._connecting])
-        self._flush()
-        if self._connection is not None:
-            self._connection.close()
+        if self._transport is not None:
+            self._transport.close()
         self._lose("the ref was closed")
-
-    async def _send(self, frame: bytes) -> None:
-        connecting = self._connect_if_needed()
-        entered = self._outgoing.push(frame)
-        self._flush_soon()
-        if entered is not None:
-            await entered
-        if connecting is not None:
-            await asyncio.wait([connecting])
-            if self._connection is None:
-                raise ActorStopped(f"nobody listens on {self._path}")
-
-    def _flush_soon(self) -> None:
-        if not self._flush_is_due and self._connection is not None:
-            self._flush_is_due = True
-            asyncio.get_running_loop().call_soon(self._flush)
-
-    def _flush(self) -> None:
-        self._flush_is_due = False
-        while self._connection is not None and not self._connection.is_full and len(self._outgoing):
-            self._connection.write(b"".join(self._take_frames()))
-
-    def _take_frames(self) -> list[bytes]:
-        frames: list[bytes] = []
-        num_bytes = 0
-        while num_bytes < MAX_WRITE_BYTES and (frame := self._outgoing.pop()) is not None:
-            frames.append(frame)
-            num_bytes += len(frame)
-        return frames
-
-    def _connect_if_needed(self) -> asyncio.Task[None] | None:
-        if self._connection is not None:
-            return None
-        if self._connecting is None:
-            self._connecting = asyncio.get_running_loop().create_task(self._connect())
-        return self._connecting
 
     async def _connect(self) -> None:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._connect_timeout_s):
-                while self._connection is None:
+                while self._transport is None:
                     try:
-                        await loop.create_unix_connection(lambda: _Connection(self), str(self._path))
+                        await loop.create_unix_connection(lambda: self, str(self._path))
                     except (FileNotFoundError, ConnectionRefusedError):  # not there yet, or not there again
                         await asyncio.sleep(RETRY_S)
         except (OSError, TimeoutError):
@@ -123,26 +145,27 @@ class Link:
         finally:
             self._connecting = None
 
-    # ---- called by the connection -----------------------------------------------------------------------------------
+    def _send_waiting(self) -> None:
+        while self._waiting and self._transport is not None and not self._is_full:
+            frame, sent = self._waiting.popleft()
+            if not sent.done():  # it is when its sender has given up
+                self._transport.write(frame)
+                sent.set_result(None)
 
-    def connected(self, connection: "_Connection") -> None:
-        """A life to talk to."""
-        self._connection = connection
-        self._flush()
+    def _lose(self, reason: str) -> None:
+        self._transport = None
+        self._is_full = False
+        self._reader = FrameReader()
+        awaited: list[asyncio.Future[Any]] = [*(sent for _, sent in self._waiting), *self._asked.values()]
+        self._waiting.clear()
+        for future in awaited:
+            if not future.done():
+                future.set_exception(ActorStopped(reason))
 
-    def disconnected(self, connection: "_Connection") -> None:
-        """That life is over."""
-        if self._connection is connection:
-            self._lose(f"the actor behind {self._path} has stopped")
-
-    def resume(self) -> None:
-        """Room again in the socket."""
-        self._flush()
-
-    def receive(self, frame: Frame) -> None:
+    def _receive(self, frame: Frame) -> None:
         """Take an answer, or the refusal of a message that was told."""
         if frame.kind is FrameKind.REFUSED and frame.correlation == 0:
-            self._on_refused(frame.payload.decode())
+            self._on_refused(_refusal_decoder.decode(frame.payload))
             return
         answer = self._asked.get(frame.correlation)
         if answer is None or answer.done():
@@ -150,59 +173,36 @@ class Link:
         if frame.kind is FrameKind.ANSWER:
             answer.set_result(frame.payload)
         elif frame.kind is FrameKind.REFUSED:
-            answer.set_exception(MessageRefused(frame.payload.decode()))
+            answer.set_exception(MessageRefused(_refusal_decoder.decode(frame.payload)))
         else:
             answer.set_exception(ActorStopped(f"the actor behind {self._path} has stopped"))
 
-    def _lose(self, reason: str) -> None:
-        self._connection = None
-        self._outgoing.clear(reason)
-        for answer in self._asked.values():
-            if not answer.done():
-                answer.set_exception(ActorStopped(reason))
-
-
-class _Connection(asyncio.Protocol):
-    def __init__(self, link: Link) -> None:
-        self._link = link
-        self._reader = FrameReader()
-        self._transport: asyncio.WriteTransport | None = None
-        self.is_full = False
-
-    def write(self, data: bytes) -> None:
-        if self._transport is not None:
-            self._transport.write(data)
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
+    # ---- called by the transport ------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.WriteTransport", transport)
-        self._link.connected(self)
-
-    def data_received(self, data: bytes) -> None:
-        self._reader.feed(data)
-        try:
-            while (frame := self._reader.next_frame()) is not None:
-                self._link.receive(frame)
-        except FrameRefused:
-            self.close()  # then `connection_lost` ends everybody's wait
-
-    def pause_writing(self) -> None:
-        self.is_full = True
-
-    def resume_writing(self) -> None:
-        self.is_full = False
-        self._link.resume()
+        """A life to talk to."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=MAX_UNSENT_BYTES)
+        self._send_waiting()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why it broke changes nothing
-        self._transport = None
-        self._link.disconnected(self)
+        """That life is over."""
+        self._lose(f"the actor behind {self._path} has stopped")
 
+    def data_received(self, data: bytes) -> None:
+        """Answers."""
+        try:
+            for frame in self._reader.split(data):
+                self._receive(frame)
+        except FrameRefused:
+            if self._transport is not None:
+                self._transport.close()  # then `connection_lost` ends everybody's wait
 
-def _encode(kind: FrameKind, correlation: int, payload: bytes) -> bytes:
-    try:
-        return encode_frame(kind, correlation, payload)
-    except FrameRefused as refused:
-        raise MessageRefused(str(refused)) from None
+    def pause_writing(self) -> None:
+        """No room."""
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        """Room again."""
+        self._is_full = False
+        self._send_waiting()

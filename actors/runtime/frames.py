@@ -6,11 +6,18 @@ The correlation id pairs an ANSWER, STOPPED or REFUSED frame with its ASK; TELL 
 """
 
 import struct
+from collections.abc import Iterator
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import msgspec
+
+from actors.runtime.ref import MessageRefused
 
 HEADER = struct.Struct("<IBQ")
 MAX_FRAME_BYTES = 64 * 2**20
+
+_encode = msgspec.msgpack.Encoder().encode
 
 
 class FrameKind(IntEnum):
@@ -37,39 +44,32 @@ class FrameRefused(Exception):  # noqa: N818 - like websockets' ConnectionClosed
     """A frame is larger than the bound or of an unknown kind: nothing after it can be trusted."""
 
 
-def encode_frame(kind: FrameKind, correlation: int, payload: bytes, max_bytes: int = MAX_FRAME_BYTES) -> bytes:
-    """Bytes of one frame. Raises FrameRefused if the payload is over the bound."""
-    if len(payload) > max_bytes:
-        raise FrameRefused(f"a message of {len(payload):,} bytes; the limit is {max_bytes:,}")
+def encode_frame(kind: FrameKind, correlation: int, message: Any) -> bytes:  # noqa: ANN401 - of any inbox
+    """Bytes of one frame. Raises MessageRefused if the payload is over the bound."""
+    payload = _encode(message)
+    if len(payload) > MAX_FRAME_BYTES:
+        raise MessageRefused(f"a message of {len(payload):,} bytes; the limit is {MAX_FRAME_BYTES:,}")
     return HEADER.pack(len(payload), kind, correlation) + payload
 
 
 class FrameReader:
-    """Splits what a socket delivers into frames; holds at most one unfinished frame and what came with it."""
+    """Splits what a socket delivers into frames; keeps at most one that is unfinished."""
 
-    def __init__(self, max_bytes: int = MAX_FRAME_BYTES) -> None:
-        self._max_bytes = max_bytes
+    def __init__(self) -> None:
         self._buffer = bytearray()
-        self._start = 0
-        """Where the next frame begins in the buffer."""
 
-    def feed(self, data: bytes) -> None:
-        """Take what arrived."""
-        if self._start:
-            del self._buffer[: self._start]
-            self._start = 0
-        self._buffer += data
-
-    def next_frame(self) -> Frame | None:
-        """Return the next complete frame, None if it has not arrived wholly. Raises FrameRefused."""
-        start = self._start
-        if len(self._buffer) - start < HEADER.size:
-            return None
-        length, kind, correlation = HEADER.unpack_from(self._buffer, start)
-        if length > self._max_bytes or kind > FrameKind.REFUSED:
-            raise FrameRefused(f"a frame of {length:,} bytes and kind {kind}; the limit is {self._max_bytes:,}")
-        end = start + HEADER.size + length
-        if len(self._buffer) < end:
-            return None
-        self._start = end
-        return Frame(FrameKind(kind), correlation, bytes(self._buffer[start + HEADER.size : end]))
+    def split(self, data: bytes) -> Iterator[Frame]:
+        """Yield the frames that `data` has completed; to be read to the end. Raises FrameRefused."""
+        buffer = self._buffer
+        buffer += data
+        start = 0
+        while len(buffer) - start >= HEADER.size:
+            length, kind, correlation = HEADER.unpack_from(buffer, start)
+            if length > MAX_FRAME_BYTES or kind > FrameKind.REFUSED:
+                raise FrameRefused(f"a frame of {length:,} bytes and kind {kind}; the limit is {MAX_FRAME_BYTES:,}")
+            end = start + HEADER.size + length
+            if len(buffer) < end:
+                break
+            yield Frame(FrameKind(kind), correlation, bytes(buffer[start + HEADER.size : end]))
+            start = end
+        del buffer[:start]

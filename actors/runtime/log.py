@@ -29,16 +29,15 @@ def _add_actor(actor: str, _logger: object, _method: str, event: EventDict) -> E
 
 
 def _rendering(style: Literal["console", "json"]) -> list[Processor]:
-    if style == "console":
-        is_terminal = sys.stderr.isatty()
-        renderer = structlog.dev.ConsoleRenderer(
-            colors=is_terminal,
-            exception_formatter=structlog.dev.plain_traceback,  # the pretty one prints locals: prompts, keys
-        )
-        return [renderer, _on_a_clean_line] if is_terminal else [renderer]  # type: ignore[list-item] # gets its line
-    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    if style == "json":
+        return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    renderer = structlog.dev.ConsoleRenderer(
+        colors=sys.stderr.isatty(),
+        exception_formatter=structlog.dev.plain_traceback,  # the pretty one prints locals: prompts, keys
+    )
+    return [partial(_on_a_clean_line, renderer) if sys.stderr.isatty() else renderer]
 
 
-def _on_a_clean_line(_logger: object, _method: str, line: str) -> str:
+def _on_a_clean_line(render: Processor, logger: object, method: str, event: EventDict) -> str:
     """Another process of the node may have left its progress bar where the cursor is: wipe it, it draws itself anew."""
-    return f"\r\x1b[K{line}"
+    return f"\r\x1b[K{render(logger, method, event)!s}"

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from typing import Any, assert_never
 
 from actors.runtime.actor import Actor
+from actors.runtime.channel import tell_all
 from actors.runtime.clock import Clock
 from actors.runtime.metrics import snapshot_of
-from actors.runtime.ref import ActorRef, ActorStopped
+from actors.runtime.ref import ActorRef
 from actors.scheduler.config import SchedulerConfig
 from actors.scheduler.metrics import registry_of
 from actors.scheduler.ranks import Ranks, RanksDisagree
@@ -50,6 +51,9 @@ TICK_S = 0.25
 class SchedulerActor(Actor[SchedulerInbox]):
     """Plans for groups of workers. A worker's index counts over all groups, in the order of their ranks."""
 
+    control = (GetHealth, CollectMetrics, Drain, WorkerFailed)
+    """Only what does not depend on order: a cancel must not overtake its submit."""
+
     def __init__(
         self,
         config: SchedulerConfig,
@@ -67,15 +71,11 @@ class SchedulerActor(Actor[SchedulerInbox]):
         self._ranks = [Ranks(index, len(ranks)) for index, ranks in enumerate(groups)]
         self._clock = clock
         self._scheduler = Scheduler(config, model, len(groups), lambda: secrets.randbelow(2**63))
-        self._registry = registry_of(self._scheduler)
+        self.registry = registry_of(self._scheduler)
         self._acting = asyncio.Lock()  # keeps plans and answers in order between `after_batch` and the ticker
         self._failure: PartFailed | None = None
         self._alarms: set[int] = set()
         """Groups that will be planned for when their running step is nearly over."""
-
-    def is_control(self, message: SchedulerInbox) -> bool:
-        """Only what does not depend on order: a cancel must not overtake its submit."""
-        return isinstance(message, GetHealth | CollectMetrics | Drain | WorkerFailed)
 
     async def started(self) -> None:
         """Begin to watch deadlines."""
@@ -108,7 +108,7 @@ class SchedulerActor(Actor[SchedulerInbox]):
             case GetHealth():
                 return self._health(now)
             case CollectMetrics():
-                return snapshot_of(self._registry)
+                return snapshot_of(self.registry)
             case _:
                 assert_never(message)
         return None
@@ -161,11 +161,8 @@ class SchedulerActor(Actor[SchedulerInbox]):
                 await self._tell_ranks(index, ExecuteStep(plan))
 
     async def _tell_ranks(self, index: int, message: ExecuteStep | OpenPeers) -> None:
-        for worker in self._groups[index]:
-            try:
-                await worker.tell(message)
-            except ActorStopped:
-                self._fail(f"{worker.name} is gone")
+        for name in await tell_all(self._groups[index], message):
+            self._fail(f"{name} is gone")
 
     def _is_due(self, index: int) -> bool:
         """Whether to plan for a group now; if it is too early, an alarm is set."""

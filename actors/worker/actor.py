@@ -43,6 +43,9 @@ log = structlog.get_logger()
 class WorkerActor(Actor[WorkerInbox]):
     """One device behind a mailbox. At most MAX_PLANS plans are held; one more is a scheduler's mistake and fails it."""
 
+    control = (GetHealth, CollectMetrics, OpenPeers)
+    """Everything but plans, whose order matters."""
+
     def __init__(
         self,
         config: WorkerConfig,
@@ -55,6 +58,7 @@ class WorkerActor(Actor[WorkerInbox]):
         self._scheduler = scheduler
         self._on_progress = on_progress
         self._metrics = WorkerMetrics(config)
+        self.registry = self._metrics.registry
         self._thread = DeviceThread(device, self, name=f"device-{config.device}", has_peers=config.world_size > 1)
         self._outgoing: asyncio.Queue[SchedulerInbox | Exception] = asyncio.Queue(MAX_PLANS + 2)  # cannot be full: a
         # scheduler that has not heard the answers to MAX_PLANS plans sends no more
@@ -62,10 +66,6 @@ class WorkerActor(Actor[WorkerInbox]):
         """Fraction; at 1 plans are executed."""
         self._num_plans = 0
         """Handed to the device and not completed."""
-
-    def is_control(self, message: WorkerInbox) -> bool:
-        """Everything but plans, whose order matters."""
-        return not isinstance(message, ExecuteStep)
 
     async def started(self) -> None:
         """Begin to load; WorkerReady tells the scheduler when that is done and the group's ranks have met."""
@@ -82,7 +82,7 @@ class WorkerActor(Actor[WorkerInbox]):
             case GetHealth():
                 return self._health()
             case CollectMetrics():
-                return snapshot_of(self._metrics.registry)
+                return snapshot_of(self.registry)
             case _:
                 assert_never(message)
         return None

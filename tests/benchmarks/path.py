@@ -30,12 +30,9 @@ from websockets.protocol import Protocol
 import actors
 from actors.ingress.actor import IngressActor
 from actors.ingress.config import IngressConfig
-from actors.node.refs import dialect_of, ref_to, socket_of
-from actors.runtime.actor import Actor
-from actors.runtime.hosted import HostedActor
-from actors.runtime.metrics import RuntimeMetrics
+from actors.node.refs import inbox_of, ref_to, socket_of
+from actors.runtime.actor import Actor, Runner
 from actors.runtime.ref import ActorRef
-from actors.runtime.runner import Runner
 from actors.runtime.transport import serve_mailbox
 from actors.scheduler.actor import SchedulerActor
 from actors.scheduler.config import SchedulerConfig
@@ -154,7 +151,7 @@ async def engine() -> AsyncIterator[Engine]:
         run_dir = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         model = write_byte_model(run_dir)
         to_ingress, to_scheduler, ours = (
-            ref_to(run_dir, name, dialect_of(print)) for name in ("ingress", "scheduler", "scheduler")
+            ref_to(run_dir, name, inbox_of(print)) for name in ("ingress", "scheduler", "scheduler")
         )
         ingress = IngressActor(IngressConfig(), model, to_scheduler, listener, clock)
         scheduler = SchedulerActor(SchedulerConfig(), model, to_ingress, [[worker]], clock)
@@ -173,8 +170,7 @@ async def engine() -> AsyncIterator[Engine]:
 @asynccontextmanager
 async def hosted(actor: Actor[Any], name: str, inbox: Any, run_dir: Path) -> AsyncIterator[None]:
     """As `actors.node.system` does it."""
-    metrics = RuntimeMetrics(name, lambda: 0)
-    runner = Runner(HostedActor(actor, metrics, VirtualClock()), name=name, capacity=256)
+    runner = Runner(actor, name=name, capacity=256)
     async with serve_mailbox(runner.mailbox, socket_of(run_dir, name), inbox):
         running = asyncio.create_task(runner.run())
         yield

@@ -20,10 +20,9 @@ import psutil
 import structlog
 import uvloop
 
-from actors.node.refs import CAPACITIES, dialect_of, ref_to, socket_of
-from actors.runtime.actor import Actor
+from actors.node.refs import CAPACITIES, inbox_of, ref_to, socket_of
+from actors.runtime.actor import Actor, Runner
 from actors.runtime.ref import ActorRef
-from actors.runtime.runner import Runner
 from actors.runtime.transport import serve_mailbox
 from actors.worker.actor import WorkerActor
 from actors.worker.config import WorkerConfig
@@ -123,10 +122,9 @@ async def in_one_process(pusher: Pusher, step_s: float) -> Cost:
 async def across_processes(pusher: Pusher, step_s: float) -> Cost:
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder)
-        dialect = dialect_of(print)
         worker = multiprocessing.get_context("spawn").Process(target=be_worker, args=(run_dir, step_s), daemon=True)
         worker.start()
-        ref = ref_to(run_dir, "worker:0", dialect)
+        ref = ref_to(run_dir, "worker:0", inbox_of(print))
         pusher.worker = ref
         runner = Runner(pusher, name="scheduler", capacity=CAPACITIES["scheduler"])
         async with serve_mailbox(runner.mailbox, socket_of(run_dir, "scheduler"), SchedulerInbox):
@@ -150,7 +148,7 @@ def cpu_s(pid: int | None) -> float:
 
 def be_worker(run_dir: Path, step_s: float) -> None:
     async def live() -> None:
-        actor = WorkerActor(CONFIG, partial(IdleDevice, step_s), ref_to(run_dir, "scheduler", dialect_of(print)))
+        actor = WorkerActor(CONFIG, partial(IdleDevice, step_s), ref_to(run_dir, "scheduler", inbox_of(print)))
         runner = Runner(actor, name="worker:0", capacity=CAPACITIES["worker"])
         async with serve_mailbox(runner.mailbox, socket_of(run_dir, "worker:0"), WorkerInbox):
             await runner.run()

@@ -8,10 +8,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from actors.runtime.actor import Actor
-from actors.runtime.ref import ActorRef
-from actors.runtime.runner import Runner
-from actors.runtime.transport import Dialect, RemoteRef, serve_mailbox
+from actors.runtime.actor import Actor, Runner
+from actors.runtime.channel import RemoteRef
+from actors.runtime.ref import ActorRef, Inbox
+from actors.runtime.transport import serve_mailbox
 from tests.actors.runtime.clock import settle
 from tests.actors.runtime.local import LocalSystem
 
@@ -33,7 +33,7 @@ class Alien(Struct, frozen=True, tag=True):
 
 
 NoteInbox = Note | Urgent | Break
-DIALECT = Dialect({Note: str, Urgent: str, Break: str, Alien: str}, lambda message: isinstance(message, Urgent))
+INBOX = Inbox({Note: str, Urgent: str, Break: str, Alien: str}, (Urgent,), on_refused=print)
 Reach = Callable[..., AbstractAsyncContextManager[ActorRef[Any]]]
 
 
@@ -44,15 +44,14 @@ class BrokenError(Exception):
 class Notebook(Actor[NoteInbox]):
     """Writes down what it receives; `gate` holds it back inside `receive`."""
 
+    control = (Urgent,)
+
     def __init__(self) -> None:
         self.texts: list[str] = []
         self.hooks: list[str] = []
         self.entered = asyncio.Event()
         self.gate = asyncio.Event()
         self.gate.set()
-
-    def is_control(self, message: NoteInbox) -> bool:
-        return isinstance(message, Urgent)
 
     async def started(self) -> None:
         self.hooks.append("started")
@@ -86,9 +85,7 @@ def over_sockets(folder: Path) -> Reach:
     @asynccontextmanager
     async def reach(actor: Actor[Any], capacity: int = 64) -> AsyncIterator[ActorRef[Any]]:
         async with alive(actor, folder / "notebook.sock", capacity):
-            ref: RemoteRef[Any] = RemoteRef(
-                folder / "notebook.sock", "notebook", DIALECT, capacity=4, connect_timeout_s=0.2
-            )
+            ref: RemoteRef[Any] = RemoteRef(folder / "notebook.sock", "notebook", INBOX, connect_timeout_s=0.2)
             yield ref
             await ref.close()
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from actors.runtime.actor import Actor
+from actors.runtime.actor import Actor, Runner
 from actors.runtime.mailbox import Envelope, Mailbox
-from actors.runtime.runner import Runner
+from actors.runtime.ref import ActorStopped
 
 InboxT = TypeVar("InboxT")
 
@@ -26,21 +26,37 @@ class LocalRef(Generic[InboxT]):
 
     async def tell(self, message: InboxT) -> None:
         """Send; waits while the mailbox is full. Raises ActorStopped."""
-        await self._mailbox.put(Envelope(message))
+        await put(self._mailbox, Envelope(message))
 
     def try_tell(self, message: InboxT) -> bool:
         """Send without waiting; False when full or stopped."""
-        return self._mailbox.offer(Envelope(message))
+        return offer(self._mailbox, Envelope(message))
 
     async def ask(self, message: InboxT, *, timeout_s: float) -> Any:
         """Send and wait for the answer. Raises ActorStopped or TimeoutError."""
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(timeout_s):
-                await self._mailbox.put(Envelope(message, reply))
+                await put(self._mailbox, Envelope(message, reply))
                 return await reply
         finally:
             reply.cancel()
+
+
+async def put(mailbox: Mailbox[InboxT], envelope: Envelope[InboxT]) -> None:
+    """Put, waiting for room. Raises ActorStopped."""
+    entered = mailbox.push(envelope)
+    if entered is not None:
+        await entered
+
+
+def offer(mailbox: Mailbox[InboxT], envelope: Envelope[InboxT]) -> bool:
+    """Put without waiting; False when full or closed."""
+    try:
+        entered = mailbox.push(envelope)
+    except ActorStopped:
+        return False
+    return entered is None or not entered.cancel()
 
 
 @dataclass

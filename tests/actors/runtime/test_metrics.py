@@ -24,12 +24,13 @@ def test_a_snapshot_holds_each_sample_once_and_no_creation_times() -> None:
 
 async def test_lag_is_what_the_clock_says_beyond_the_period() -> None:
     clock = VirtualClock()
-    metrics = RuntimeMetrics("worker:0", lambda: 12)
+    registry = CollectorRegistry()
+    metrics = RuntimeMetrics(registry, "worker:0", lambda: 12)
     sampling = asyncio.create_task(metrics.sample_lag(clock))
     await settle()
     await clock.advance(1.0)
     sampling.cancel()
-    samples = {s.name: s for family in snapshot_of(metrics.registry).families for s in family.samples}
+    samples = {s.name: s for family in snapshot_of(registry).families for s in family.samples}
     assert samples["tokenstage_mailbox_depth"].value == 12
     assert samples["tokenstage_mailbox_depth"].labels == {"actor": "worker:0"}
     assert samples["tokenstage_event_loop_lag_seconds_count"].value == 10
@@ -37,7 +38,9 @@ async def test_lag_is_what_the_clock_says_beyond_the_period() -> None:
 
 
 def test_an_actor_that_has_not_died_counts_no_restart() -> None:
-    families = snapshot_of(RuntimeMetrics("ingress", lambda: 0).registry).families
+    registry = CollectorRegistry()
+    RuntimeMetrics(registry, "ingress", lambda: 0)
+    families = snapshot_of(registry).families
     (restarts,) = [sample for family in families for sample in family.samples if "restarts" in sample.name]
     assert (restarts.name, restarts.labels, restarts.value) == (
         "tokenstage_actor_restarts_total",

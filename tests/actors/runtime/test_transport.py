@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 
-from actors.runtime.channel import MessageRefused
+from actors.runtime.channel import RemoteRef
 from actors.runtime.frames import FrameReader, FrameRefused
-from actors.runtime.ref import ActorStopped
-from actors.runtime.transport import RemoteRef
-from tests.actors.runtime.cast import DIALECT, Alien, Note, Notebook, Urgent, alive
+from actors.runtime.ref import ActorStopped, MessageRefused
+from tests.actors.runtime.cast import INBOX, Alien, Note, Notebook, Urgent, alive
 
 
 def ref_to(path: Path) -> RemoteRef[Any]:
-    return RemoteRef(path, "notebook", DIALECT, connect_timeout_s=0.2)
+    return RemoteRef(path, "notebook", INBOX, connect_timeout_s=0.2)
 
 
 async def test_a_message_that_is_none_of_the_inbox_is_refused_at_the_door_and_its_sender_hears(tmp_path: Path) -> None:
@@ -24,8 +23,8 @@ async def test_a_message_that_is_none_of_the_inbox_is_refused_at_the_door_and_it
     notebook = Notebook()
     async with alive(notebook, path):
         refusals: list[str] = []
-        dialect = dataclasses.replace(DIALECT, on_refused=refusals.append)
-        ref: RemoteRef[Any] = RemoteRef(path, "notebook", dialect)
+        inbox = dataclasses.replace(INBOX, on_refused=refusals.append)
+        ref: RemoteRef[Any] = RemoteRef(path, "notebook", inbox)
         with pytest.raises(MessageRefused, match="Alien"):
             await ref.ask(Alien(), timeout_s=5)
         await ref.tell(Alien())
@@ -60,7 +59,7 @@ async def test_a_peer_that_announces_too_large_a_frame_is_cut_off(tmp_path: Path
 
 async def test_a_ref_may_be_used_before_its_actor_listens(tmp_path: Path) -> None:
     path = tmp_path / "notebook.sock"
-    ref: RemoteRef[Any] = RemoteRef(path, "notebook", DIALECT)
+    ref: RemoteRef[Any] = RemoteRef(path, "notebook", INBOX)
     asked = asyncio.create_task(ref.ask(Note("early"), timeout_s=5))
     await asyncio.sleep(0)
     async with alive(Notebook(), path):
@@ -111,14 +110,11 @@ def test_frames_are_found_however_the_bytes_are_cut() -> None:
         reader = FrameReader()
         payloads = []
         for start in range(0, len(stream), size):
-            reader.feed(stream[start : start + size])
-            while (frame := reader.next_frame()) is not None:
-                payloads.append(frame.payload)
+            payloads += [frame.payload for frame in reader.split(stream[start : start + size])]
         assert payloads == [b"", b"a", b"bc" * 50, b"d"]
 
 
 def test_a_frame_of_unknown_kind_is_refused() -> None:
     reader = FrameReader()
-    reader.feed(struct.pack("<IBQ", 0, 77, 0))
     with pytest.raises(FrameRefused):
-        reader.next_frame()
+        list(reader.split(struct.pack("<IBQ", 0, 77, 0)))
