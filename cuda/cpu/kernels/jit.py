@@ -16,21 +16,23 @@ import numba
 from numba.core import config
 from numba.extending import intrinsic
 
+HERE = Path(__file__).parent
 Function = TypeVar("Function", bound=Callable[..., object])
 _NO_WRAPPERS: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 """For what kernels alone call: entries for Python and C would take a fifth of the time that compiling takes."""
 
 
-def _cache_folder() -> str:
+def cache_folder() -> str:
+    """Where compiled kernels are kept: elsewhere once any of their sources is another."""
     digest = hashlib.sha256(numba.__version__.encode())
-    for source in sorted(Path(__file__).parent.glob("*.py")):
+    for source in sorted(HERE.glob("*.py")):
         digest.update(source.read_bytes())
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return str(Path(root) / "tokenstage" / "kernels" / digest.hexdigest()[:16])
 
 
 if not config.CACHE_DIR:  # type: ignore[attr-defined]  # made at import, from the environment
-    config.CACHE_DIR = _cache_folder()  # type: ignore[attr-defined]
+    config.CACHE_DIR = cache_folder()  # type: ignore[attr-defined]
 
 
 @contextmanager

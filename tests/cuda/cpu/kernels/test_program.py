@@ -1,11 +1,14 @@
 """The program: instructions in order, on any number of threads, and kernels that come back from the cache."""
 
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from cuda.cpu.kernels import jit
 from cuda.cpu.kernels.memory import address
 from cuda.cpu.kernels.program import TAKE_ROWS, Program
 from tests.cuda.kernels.runner import aligned
@@ -73,3 +76,16 @@ def test_kernels_of_a_second_process_come_from_the_cache() -> None:
         for _ in range(2)
     ]
     assert outputs[1].split() == ["1", "0"]
+
+
+def test_any_changed_source_has_a_cache_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = tmp_path / "kernels"
+    shutil.copytree(jit.HERE, sources, ignore=shutil.ignore_patterns("__pycache__"))
+    before = jit.cache_folder()
+    monkeypatch.setattr(jit, "HERE", sources)
+    assert jit.cache_folder() == before
+    for source in sources.glob("*.py"):
+        text = source.read_text()
+        source.write_text(text + "\n")
+        assert jit.cache_folder() != before, source.name
+        source.write_text(text)
