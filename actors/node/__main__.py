@@ -12,10 +12,10 @@ import sys
 from actors.node.config import NodeConfig, printed, resolve
 from actors.node.first_start import KernelCompiler
 from actors.node.listening import open_listener
-from actors.node.loading import check_groups, load_model
 from actors.node.machine import check_devices
 from actors.node.run_folder import run_folder
 from actors.node.settings import ConfigError
+from actors.node.startup import check_groups, load_model
 from actors.node.supervision import Supervision
 from actors.runtime.child import run
 from actors.runtime.log import configure_logging

@@ -16,8 +16,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from actors.node.devices import Group, read_groups
 from actors.node.settings import ConfigError, read_settings
-from actors.node.topology import Group, read_groups
 
 AUTO_STEP_TOKENS = 512
 """On the CPU a step of so many prefill tokens takes about half a second: more would hold up everybody's next token."""

@@ -1,6 +1,6 @@
 """Which GPUs this process may use, as NVIDIA's driver says: no torch, no CuPy, and nothing stays loaded on them.
 
-CUDA_VISIBLE_DEVICES counts, as it will in the workers. Read `actors.node.topology` for what is made of it.
+CUDA_VISIBLE_DEVICES counts, as it will in the workers. Read `actors.node.devices` for what is made of it.
 """
 
 import ctypes

@@ -1,6 +1,6 @@
 """What groups of each size need of the devices' memory, and how large their KV pools are. Arithmetic only.
 
-Sizes of weights are upper bounds: a CPU device packs what it can without loss. Read `actors.node.group_size` next.
+Sizes of weights are upper bounds: a CPU device packs what it can without loss. Read `actors.node.prediction` next.
 """
 
 from collections.abc import Sequence

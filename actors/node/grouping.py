@@ -1,6 +1,6 @@
 """Which devices form groups when nobody said: the sizes are compared for the model that is to be served.
 
-Read `actors.node.group_size` for how, `actors.node.trials` for where the figures come from.
+Read `actors.node.prediction` for how, `actors.node.trials` for where the figures come from.
 """
 
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ import structlog
 
 from actors.node.config import NodeConfig
 from actors.node.cores import core_shares, usable_cores
+from actors.node.devices import grouped
 from actors.node.group_memory import Memory, Wanted
-from actors.node.group_size import ROWS, Candidate, Choice, candidates, choose, fullest, shards_by_size
 from actors.node.plan_table import table
-from actors.node.topology import grouped
+from actors.node.prediction import ROWS, Candidate, Choice, candidates, choose, fullest, shards_by_size
 from actors.node.trials import TrialError, run_trial
 from cuda.check.trial import Trial, TrialResult
 from cuda.devices.host import available_memory

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-from actors.node.group_size import Candidate
+from actors.node.prediction import Candidate
 
 MIB = 1 << 20
 _HEADS = ("", "tp", "groups", "fits", "weights/rank", "KV tokens/group", "compute ms", "exchange ms", "step ms", "")

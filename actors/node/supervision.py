@@ -19,13 +19,8 @@ from typing import Any, assert_never
 
 import structlog
 
-from actors.node import shards
-from actors.node.config import NodeConfig
-from actors.node.listening import url_of
-from actors.node.loading import LoadingDisplay
-from actors.node.peer_to_peer import unfit_groups
-from actors.node.refs import inbox_of, ref_to, worker_names
-from actors.node.specs import (
+from actors.node import sharing
+from actors.node.children import (
     OFFLINE,
     IngressSpec,
     Place,
@@ -36,6 +31,11 @@ from actors.node.specs import (
     scheduler_config,
     worker_configs,
 )
+from actors.node.config import NodeConfig
+from actors.node.listening import url_of
+from actors.node.peer_to_peer import unfit_groups
+from actors.node.refs import inbox_of, ref_to, worker_names
+from actors.node.startup import LoadingDisplay
 from actors.runtime.channel import RemoteRef
 from actors.runtime.child import HANDED_SIGNALS, ChildReport, Progressed, Ready
 from actors.runtime.ref import ActorStopped
@@ -44,7 +44,7 @@ from cuda.models.folder import read_spec
 from protocol.messages import Drain, SchedulerFailed, WorkerFailed
 from protocol.model_info import ModelInfo
 
-CHILD_MODULE = "actors.node.system"
+CHILD_MODULE = "actors.node.child"
 LAST_WORDS_S = 3.0
 """How long clients of a broken node may take to receive their last events."""
 BROKEN_STOP_TIMEOUT_S = 2.0
@@ -71,7 +71,7 @@ class Supervision:
     def __init__(self, config: NodeConfig, model: ModelInfo, listener: socket.socket, run_dir: Path) -> None:
         self._config = config
         self._model = model
-        kv_memory = shards.kv_memory(config, read_spec(Path(model.folder)))
+        kv_memory = sharing.kv_memory(config, read_spec(Path(model.folder)))
         self._workers = worker_configs(config, model, kv_memory=kv_memory, unfit=unfit_groups(config))
         self._listener = listener
         self._run_dir = run_dir

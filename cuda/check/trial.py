@@ -3,7 +3,7 @@
     python -m cuda.check.trial        reads a Trial from standard input, writes a TrialResult to standard output
 
 A process of its own, because it opens devices and must let go of all of them, and because a driver may hang: an alarm
-ends it then. What is made of the figures is the business of `actors.node.group_size`.
+ends it then. What is made of the figures is the business of `actors.node.prediction`.
 """
 
 import math

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from actors.node.config import resolve
-from actors.node.group_size import ROWS, Candidate
 from actors.node.grouping import compare
+from actors.node.prediction import ROWS, Candidate
 from cuda.devices.device import DeviceConfig
 from cuda.models.folder import prepare_model, read_model_info
 from tests.benchmarks.cpu_tp import STEPS, Ranks

@@ -3,15 +3,15 @@ from pathlib import Path
 import pytest
 
 from actors.node.config import NodeConfig, printed, resolve
+from actors.node.devices import Group
 from actors.node.gpus import Gpus
 from actors.node.settings import ConfigError
-from actors.node.topology import Group
 
 
 @pytest.fixture(autouse=True)
 def no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever this machine has."""
-    monkeypatch.setattr("actors.node.topology.find_gpus", lambda: Gpus((), "none"))
+    monkeypatch.setattr("actors.node.devices.find_gpus", lambda: Gpus((), "none"))
 
 
 def config(*arguments: str, **environment: str) -> NodeConfig:
@@ -99,7 +99,7 @@ def test_each_device_is_a_group_of_its_own() -> None:
 def test_without_devices_all_gpus_are_taken_else_the_cpu(
     monkeypatch: pytest.MonkeyPatch, usable: tuple[int, ...], devices: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr("actors.node.topology.find_gpus", lambda: Gpus(usable, ""))
+    monkeypatch.setattr("actors.node.devices.find_gpus", lambda: Gpus(usable, ""))
     assert config().devices == devices
     assert config("--devices", "cpu").devices == ("cpu:0",)
 

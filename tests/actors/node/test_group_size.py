@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from actors.node.group_memory import Memory, Room
-from actors.node.group_size import ROWS, Candidate, candidates, choose, exchange_time, fullest, shards_by_size, sizes_of
 from actors.node.plan_table import table
+from actors.node.prediction import ROWS, Candidate, candidates, choose, exchange_time, fullest, shards_by_size, sizes_of
 from cuda.check.trial import Pace
 from cuda.models.shard import split
-from tests.actors.node.test_group_memory import FULLER, GIB, HIDDEN, LAYERS, VOCAB, WHOLE, spec, wanted
+from tests.actors.node.test_prediction import FULLER, GIB, HIDDEN, LAYERS, VOCAB, WHOLE, spec, wanted
 
 ROOM = Room(100 << 20, 4096, "")
 PLENTY = Memory(GIB, is_shared=True, pool_share=0.25, reserve_bytes=0)

@@ -7,8 +7,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from actors.node.config import NodeConfig, resolve
+from actors.node.devices import Group
 from actors.node.grouping import choose_groups, compare, printed_plan
-from actors.node.topology import Group
 from actors.node.trials import TrialError
 from cuda.check.trial import Pace, Trial, TrialResult
 from cuda.models.folder import read_model_info

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from actors.node.loading import LoadingDisplay
+from actors.node.startup import LoadingDisplay
 
 
 class Terminal(io.StringIO):

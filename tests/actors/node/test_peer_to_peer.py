@@ -1,8 +1,8 @@
 from structlog.testing import capture_logs
 
+from actors.node.children import worker_configs
 from actors.node.config import resolve
 from actors.node.peer_to_peer import unfit_groups
-from actors.node.specs import worker_configs
 from protocol.model_info import ModelInfo
 
 MODEL = ModelInfo(name="m", folder="/m", vocab_size=10, max_model_len=100, eos_token_ids=(1,))

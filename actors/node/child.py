@@ -1,4 +1,4 @@
-"""Who is created where and wired to whom; the entry of every child process: `python -m actors.node.system NAME FD`.
+"""Who is created where and wired to whom; the entry of every child process: `python -m actors.node.child NAME FD`.
 
     process      actor           tells                      is told by
     ingress      IngressActor    scheduler                  scheduler, node (Drain, SchedulerFailed)
@@ -20,8 +20,8 @@ from typing import Any, TypeVar, assert_never
 import msgspec
 import structlog
 
+from actors.node.children import AnySpec, IngressSpec, SchedulerSpec, WorkerSpec
 from actors.node.refs import CAPACITIES, grouped_worker_names, inbox_of, ref_to, socket_of, worker_names
-from actors.node.specs import AnySpec, IngressSpec, SchedulerSpec, WorkerSpec
 from actors.runtime.actor import Actor, Runner
 from actors.runtime.channel import RemoteRef
 from actors.runtime.child import NodeLine, Progressed, Ready, die_with, leave_signals_to_node, run

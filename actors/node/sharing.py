@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import structlog
 
 from actors.node.config import NodeConfig
+from actors.node.devices import Group
 from actors.node.settings import ConfigError
-from actors.node.topology import Group
 from cuda.models.kv import KvLayout
 from cuda.models.shard import describe, split
 from cuda.models.spec import ModelSpec, UnsupportedModel

@@ -8,7 +8,7 @@ from typing import Self
 
 import structlog
 
-from actors.node import shards
+from actors.node import sharing
 from actors.node.config import NodeConfig
 from actors.node.first_start import KernelCompiler
 from actors.node.settings import ConfigError
@@ -43,7 +43,7 @@ def load_model(config: NodeConfig, compiler: KernelCompiler) -> ModelInfo:
 def check_groups(config: NodeConfig, model: ModelInfo) -> None:
     """Show how the model is shared out. Raises ConfigError if a rank would hold nothing, or a pool cannot be."""
     spec = read_spec(Path(model.folder))
-    shards.show(config, spec)
+    sharing.show(config, spec)
     _check_pools(config, spec)
 
 
@@ -63,7 +63,7 @@ def _check_pools(config: NodeConfig, spec: ModelSpec) -> None:
     groups = [group for group in config.groups if group.devices[0].startswith("cpu")]
     if not groups or (config.kv_memory is None and config.num_pages is None):
         return
-    page_bytes = max(sum(shards.page_bytes(config, spec, group.size)) for group in groups)
+    page_bytes = max(sum(sharing.page_bytes(config, spec, group.size)) for group in groups)
     setting = "--num-pages" if config.kv_memory is None else "--kv-memory"
     num_pages = config.num_pages if config.kv_memory is None else config.kv_memory // page_bytes
     if not num_pages:

@@ -3,8 +3,7 @@
 import msgspec
 import pytest
 
-from actors.node.config import resolve
-from actors.node.specs import (
+from actors.node.children import (
     AnySpec,
     IngressSpec,
     Place,
@@ -15,6 +14,7 @@ from actors.node.specs import (
     scheduler_config,
     worker_configs,
 )
+from actors.node.config import resolve
 from protocol.model_info import ModelInfo
 
 MODEL = ModelInfo(name="m", folder="/m", vocab_size=10, max_model_len=100, eos_token_ids=(1,))
@@ -59,7 +59,7 @@ def test_workers_share_the_cores_and_each_has_its_group() -> None:
 
 def test_ranks_know_their_place_and_cpu_ranks_keep_to_their_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "actors.node.specs.core_shares", lambda count: [(2 * index, 2 * index + 1) for index in range(count)]
+        "actors.node.children.core_shares", lambda count: [(2 * index, 2 * index + 1) for index in range(count)]
     )
     config = resolve(["--topology", "mixed=cpu:0,cpu:1;mixed=cpu:2", "--peer-timeout", "2s"], {}).config
     workers = worker_configs(config, MODEL, num_cores=6)
@@ -76,7 +76,7 @@ def test_ranks_know_their_place_and_cpu_ranks_keep_to_their_cores(monkeypatch: p
 
 
 def test_devices_that_are_no_cpu_keep_to_no_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actors.node.specs.core_shares", lambda count: [(index,) for index in range(count)])
+    monkeypatch.setattr("actors.node.children.core_shares", lambda count: [(index,) for index in range(count)])
     config = resolve(["--devices", "counting:0,counting:1", "--tp", "2"], {}).config
     assert [worker.cores for worker in worker_configs(config, MODEL)] == [(), ()]
 

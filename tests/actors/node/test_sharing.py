@@ -3,7 +3,7 @@
 import pytest
 from structlog.testing import capture_logs
 
-from actors.node import shards
+from actors.node import sharing
 from actors.node.config import NodeConfig, resolve
 from actors.node.settings import ConfigError
 from cuda.models.config import parse_spec
@@ -29,7 +29,7 @@ def config(*flags: str) -> NodeConfig:
 
 def test_what_each_rank_holds_is_logged() -> None:
     with capture_logs() as lines:
-        shards.show(config("--topology", "mixed=cpu:0;mixed=cpu:1,cpu:2"), SPEC)
+        sharing.show(config("--topology", "mixed=cpu:0;mixed=cpu:1,cpu:2"), SPEC)
     assert [line["group"] for line in lines] == [1, 1, 1]
     assert "rank 0: query heads 0-3, KV heads 0-1" in lines[0]["event"]
     assert "rank 1: query heads 4-5, KV heads 2" in lines[1]["event"]
@@ -40,26 +40,26 @@ def test_a_rank_that_would_hold_nothing_is_refused() -> None:
     with pytest.raises(
         ConfigError, match=r"^--tp: the model has 6 query heads: 7 ranks .*; use fewer devices"
     ) as caught:
-        shards.show(config("--devices", devices, "--tp", "7"), SPEC)
+        sharing.show(config("--devices", devices, "--tp", "7"), SPEC)
     assert "\n" not in str(caught.value)
 
 
 def test_counting_devices_have_no_model_to_share_out() -> None:
     devices = ",".join(f"counting:{index}" for index in range(7))
     with capture_logs() as lines:
-        shards.show(config("--devices", devices, "--tp", "7"), SPEC)
+        sharing.show(config("--devices", devices, "--tp", "7"), SPEC)
     assert lines == []
 
 
 def test_a_groups_kv_memory_is_shared_out_by_kv_heads_so_that_all_ranks_have_as_many_pages() -> None:
     given = 30 * PAGE_BYTES_A_HEAD + 1
     resolved = config("--topology", "mixed=cpu:0;mixed=cpu:1,cpu:2", "--kv-memory", str(given))
-    parts = shards.kv_memory(resolved, SPEC)
+    parts = sharing.kv_memory(resolved, SPEC)
     assert parts == [given, 20 * PAGE_BYTES_A_HEAD, 10 * PAGE_BYTES_A_HEAD]
-    assert shards.page_bytes(resolved, SPEC, 2) == [2 * PAGE_BYTES_A_HEAD, PAGE_BYTES_A_HEAD]
+    assert sharing.page_bytes(resolved, SPEC, 2) == [2 * PAGE_BYTES_A_HEAD, PAGE_BYTES_A_HEAD]
 
 
 def test_a_kv_head_that_several_ranks_hold_counts_for_each() -> None:
     resolved = config("--devices", "cpu:0,cpu:1,cpu:2,cpu:3", "--tp", "4")
-    assert shards.page_bytes(resolved, SPEC, 4) == [PAGE_BYTES_A_HEAD] * 4
-    assert shards.kv_memory(resolved, SPEC) == [None] * 4
+    assert sharing.page_bytes(resolved, SPEC, 4) == [PAGE_BYTES_A_HEAD] * 4
+    assert sharing.kv_memory(resolved, SPEC) == [None] * 4
