@@ -31,8 +31,15 @@ class IngressConfig(Struct, frozen=True, kw_only=True):
     """Between WebSocket pings, and how long their pong may take."""
     sweep_interval_s: float = 0.25
     """How often the deadlines above are looked at."""
-    default_slo: Slo | None = None
-    """For requests that bring none."""
+    default_slo_ttft_ms: PositiveCount | None = None
+    default_slo_tpot_ms: PositiveCount | None = None
     inline_chars: PositiveCount = 4096
     """A longer prompt is tokenized on a thread."""
     tokenizer_threads: PositiveCount = 2
+
+    @property
+    def default_slo(self) -> Slo | None:
+        """For requests that bring none."""
+        if self.default_slo_ttft_ms is None and self.default_slo_tpot_ms is None:
+            return None
+        return Slo(self.default_slo_ttft_ms, self.default_slo_tpot_ms)

@@ -2,7 +2,7 @@
 
 It does nothing else: no request passes through here. In order: configuration, model folder, groups, listening socket,
 children, ready line; then it waits for a signal (drain, exit 0) or a dead child (clients are told, exit 1). Read
-`system` next.
+`supervision` next.
 """
 
 import os
@@ -10,12 +10,10 @@ import signal
 import sys
 
 from actors.node.config import NodeConfig, printed, resolve
-from actors.node.first_start import KernelCompiler
-from actors.node.listening import open_listener
-from actors.node.machine import check_devices
-from actors.node.run_folder import run_folder
+from actors.node.devices import check_devices
 from actors.node.settings import ConfigError
-from actors.node.startup import check_groups, load_model
+from actors.node.sharing import check_groups
+from actors.node.startup import KernelCompiler, load_model, open_listener, run_folder
 from actors.node.supervision import Supervision
 from actors.runtime.child import run
 from actors.runtime.log import configure_logging
@@ -53,7 +51,7 @@ def _print_plan(config: NodeConfig) -> int:
     from actors.node.grouping import printed_plan  # noqa: PLC0415 - see `_serve`
 
     configure_logging(config.log_level, config.log_format, "node")
-    check_devices(config)
+    check_devices(config.devices)
     with KernelCompiler() as compiler:
         sys.stdout.write(f"{printed_plan(config, load_model(config, compiler))}\n")
     return 0
@@ -61,7 +59,7 @@ def _print_plan(config: NodeConfig) -> int:
 
 def _serve(config: NodeConfig) -> int:
     configure_logging(config.log_level, config.log_format, "node")
-    check_devices(config)
+    check_devices(config.devices)
     with KernelCompiler() as compiler:
         model = load_model(config, compiler)
         if config.tp_is_auto:

@@ -12,8 +12,8 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from actors.node.gpus import find_gpus
-from actors.node.machine import check_device as check_is_there
+from actors.node.devices import check_device as check_is_there
+from actors.node.devices import find_gpus
 from actors.node.settings import ConfigError
 from cuda.check.findings import Begun, Finding
 from cuda.check.peers.proof import Link, prove, prove_sum, verdict

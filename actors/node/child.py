@@ -20,8 +20,18 @@ from typing import Any, TypeVar, assert_never
 import msgspec
 import structlog
 
-from actors.node.children import AnySpec, IngressSpec, SchedulerSpec, WorkerSpec
-from actors.node.refs import CAPACITIES, grouped_worker_names, inbox_of, ref_to, socket_of, worker_names
+from actors.node.children import (
+    CAPACITIES,
+    AnySpec,
+    IngressSpec,
+    SchedulerSpec,
+    WorkerSpec,
+    grouped_worker_names,
+    inbox_of,
+    ref_to,
+    socket_of,
+    worker_names,
+)
 from actors.runtime.actor import Actor, Runner
 from actors.runtime.channel import RemoteRef
 from actors.runtime.child import NodeLine, Progressed, Ready, die_with, leave_signals_to_node, run

@@ -1,18 +1,45 @@
-"""What the node tells each child process about itself: its own configuration made into those of the parts."""
+"""A node's child processes: their names and sockets, and what each is told about itself.
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Literal
+An actor's configuration is the node's own struct for it; only what differs between workers is made here. Who is created
+in a child and wired to whom: `actors.node.child`.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
 
 from msgspec import Struct
 
 from actors.ingress.config import IngressConfig
 from actors.node.config import NodeConfig
-from actors.node.cores import core_shares, usable_cores
+from actors.node.devices import core_shares, usable_cores
+from actors.runtime.channel import RemoteRef
+from actors.runtime.ref import Inbox
 from actors.scheduler.config import SchedulerConfig
 from actors.worker.config import WorkerConfig
-from protocol.messages import Slo
+from cuda.devices.device import DeviceConfig
+from protocol.messages import (
+    CollectMetrics,
+    Drain,
+    Drained,
+    GetHealth,
+    Health,
+    MetricsSnapshot,
+    SchedulerFailed,
+    WorkerFailed,
+)
 from protocol.model_info import ModelInfo
 
+CONTROL = (GetHealth, CollectMetrics, Drain, WorkerFailed, SchedulerFailed)
+"""Messages whose order among the others does not matter: they go by sockets of their own."""
+REPLIES: dict[type, Any] = {GetHealth: Health, CollectMetrics: MetricsSnapshot, Drain: Drained | None}
+"""What each question is answered with; the scheduler answers Drain with None while requests run."""
+CAPACITIES = {"ingress": 256, "scheduler": 8192, "worker": 64}
+"""Messages a mailbox holds before its senders wait."""
+CONNECT_TIMEOUT_S = 10.0
+"""Children start together: the slowest to import must not be taken for dead."""
 OFFLINE: Mapping[str, str] = {"HF_HUB_OFFLINE": "1"}
 """Models are local: a look-up at the hub would only hang."""
 
@@ -60,40 +87,6 @@ class WorkerSpec(ChildSpec, frozen=True):
 AnySpec = SchedulerSpec | IngressSpec | WorkerSpec
 
 
-def scheduler_config(config: NodeConfig) -> SchedulerConfig:
-    """Return the scheduler's part."""
-    return SchedulerConfig(
-        max_running=config.max_running,
-        step_tokens=config.step_tokens,
-        max_waiting=config.max_waiting,
-        max_waiting_tokens=config.max_waiting_tokens,
-        batching=config.batching,
-        prefix_cache=config.prefix_cache,
-        chunked_prefill=config.chunked_prefill,
-        overlap=config.overlap,
-        resume_ttl_s=config.resume_ttl_s,
-        peer_timeout_s=config.peer_timeout_s,
-    )
-
-
-def ingress_config(config: NodeConfig) -> IngressConfig:
-    """Return the ingress's part."""
-    return IngressConfig(
-        api_keys=config.api_keys,
-        allowed_origins=config.allowed_origins,
-        ssl_certfile=config.ssl_certfile,
-        ssl_keyfile=config.ssl_keyfile,
-        max_message_bytes=config.max_message_bytes,
-        default_slo=_default_slo(config),
-    )
-
-
-def _default_slo(config: NodeConfig) -> Slo | None:
-    if config.default_slo_ttft_ms is None and config.default_slo_tpot_ms is None:
-        return None
-    return Slo(config.default_slo_ttft_ms, config.default_slo_tpot_ms)
-
-
 def worker_configs(
     config: NodeConfig,
     model: ModelInfo,
@@ -110,32 +103,28 @@ def worker_configs(
     num_workers = len(config.devices)
     num_threads = max(1, (num_cores or usable_cores()) // num_workers)
     shares = core_shares(num_workers)
+    settings = asdict(config.device)
     places = [(index, rank, group) for index, group in enumerate(config.groups) for rank in range(group.size)]
     return [
         WorkerConfig(
             index=worker,
             group=str(index),
-            rank=rank,
-            world_size=group.size,
-            peer_timeout_s=config.peer_timeout_s,
-            peer_to_peer=index not in unfit,
-            device=group.devices[rank],
-            cores=shares[worker] if group.size > 1 and group.devices[rank].startswith("cpu") else (),
             model_name=model.name,
-            folder=model.folder,
-            dtype=config.dtype,
-            page_size=config.page_size,
-            num_pages=config.num_pages,
-            kv_memory=config.kv_memory if kv_memory is None else kv_memory[worker],
-            max_running=config.max_running,
-            max_model_len=model.max_model_len,
-            step_tokens=config.step_tokens,
-            quantization=config.quantization,
-            batch_invariant=config.batch_invariant,
-            num_threads=num_threads,
-            emu_mode=config.emu_mode,
-            emu_seed=config.emu_seed,
-            counting_step_s=config.counting_step_s,
+            device=group.devices[rank],
+            device_config=DeviceConfig(
+                **settings if kv_memory is None else {**settings, "kv_memory": kv_memory[worker]},
+                folder=model.folder,
+                max_running=config.scheduler.max_running,
+                max_model_len=model.max_model_len,
+                max_step_tokens=config.scheduler.step_tokens,
+                num_threads=num_threads,
+                rank=rank,
+                world_size=group.size,
+                peer_timeout_s=config.scheduler.peer_timeout_s,
+                peer_to_peer=index not in unfit,
+            ),
+            cores=shares[worker] if group.size > 1 and group.devices[rank].startswith("cpu") else (),
+            simulated=config.simulated,
         )
         for worker, (index, rank, group) in enumerate(places)
     ]
@@ -143,10 +132,37 @@ def worker_configs(
 
 def environment_of(worker: WorkerConfig) -> Mapping[str, str]:
     """Return what must be in a worker's environment before torch is imported there."""
+    num_threads = str(worker.device_config.num_threads)
     return {
         **OFFLINE,
         "OMP_WAIT_POLICY": "PASSIVE",  # a spinning team is several times slower beside one busy neighbour
-        "OMP_NUM_THREADS": str(worker.num_threads),
-        "MKL_NUM_THREADS": str(worker.num_threads),
-        "NUMBA_NUM_THREADS": str(worker.num_threads),
+        "OMP_NUM_THREADS": num_threads,
+        "MKL_NUM_THREADS": num_threads,
+        "NUMBA_NUM_THREADS": num_threads,
     }
+
+
+def inbox_of(on_refused: Callable[[str], None]) -> Inbox:
+    """Return what all refs of a process have in common."""
+    return Inbox(REPLIES, CONTROL, on_refused)
+
+
+def ref_to(run_dir: Path, name: str, inbox: Inbox, *, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> RemoteRef[Any]:
+    """Return a ref to the actor `name` of this node."""
+    return RemoteRef(socket_of(run_dir, name), name, inbox, connect_timeout_s=connect_timeout_s)
+
+
+def socket_of(run_dir: Path, name: str) -> Path:
+    """Return where an actor's mailbox is served."""
+    return run_dir / f"{name.replace(':', '-')}.sock"
+
+
+def worker_names(num_workers: int) -> list[str]:
+    """Return the names of all workers."""
+    return [f"worker:{index}" for index in range(num_workers)]
+
+
+def grouped_worker_names(group_sizes: Sequence[int]) -> list[list[str]]:
+    """Return the names of each group's workers, in rank order: they are numbered through."""
+    names = iter(worker_names(sum(group_sizes)))
+    return [list(islice(names, size)) for size in group_sizes]

@@ -1,6 +1,7 @@
-"""The node's configuration, resolved once from flags, environment and file into one frozen struct.
+"""The node's configuration, resolved once from flags, environment and file into one frozen struct of the parts' own.
 
-Sources and texts of settings are `actors.node.settings`; here is what they mean together and which contradict.
+Defaults stand in those structs and nowhere else; each part is handed its own as it is. Sources and texts of settings
+are `actors.node.settings`; here is what they mean together and which contradict.
 """
 
 import ipaddress
@@ -10,14 +11,20 @@ import ssl
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
 
+from actors.ingress.config import IngressConfig
 from actors.node.devices import Group, read_groups
-from actors.node.settings import ConfigError, read_settings
+from actors.node.settings import SETTINGS, ConfigError, read_settings
+from actors.node.units import flag
+from actors.scheduler.config import SchedulerConfig
+from actors.worker.config import SimulatedConfig
+from cuda.devices.device import DeviceSettings
 
 AUTO_STEP_TOKENS = 512
 """On the CPU a step of so many prefill tokens takes about half a second: more would hold up everybody's next token."""
@@ -26,47 +33,25 @@ AUTO_GPU_STEP_TOKENS = 2048
 
 
 class NodeConfig(Struct, frozen=True, kw_only=True):
-    """Every setting by its flag's name; what was `auto` and does not need the model is resolved."""
+    """All that was asked for; what was `auto` and does not need the model is resolved."""
 
-    model: str
-    served_model_name: str | None
-    host: str
-    port: int
-    ready_file: str | None
+    model: str = "demo"
+    served_model_name: str | None = None
+    host: str = "127.0.0.1"
+    port: int = 8765
+    ready_file: str | None = None
     groups: tuple[Group, ...]
-    tp_is_auto: bool
+    tp_is_auto: bool = False
     """The size of groups is yet to be chosen, for the model: `groups` has each of several devices by itself."""
-    dtype: str
-    page_size: int
-    num_pages: int | None
-    kv_memory: int | None
-    max_model_len: int | None
-    max_running: int
-    step_tokens: int
-    max_waiting: int
-    max_waiting_tokens: int
-    batching: Literal["continuous", "static"]
-    prefix_cache: bool
-    chunked_prefill: bool
-    overlap: bool
-    batch_invariant: bool
-    quantization: str
-    default_slo_ttft_ms: int | None
-    default_slo_tpot_ms: int | None
-    api_keys: tuple[str, ...]
-    allowed_origins: tuple[str, ...]
-    ssl_certfile: str | None
-    ssl_keyfile: str | None
-    max_message_bytes: int
-    resume_ttl_s: float
-    drain_timeout_s: float
-    peer_timeout_s: float
-    loop: Literal["uvloop", "asyncio"]
-    log_level: str
+    max_model_len: int | None = None
+    drain_timeout_s: float = 30.0
+    loop: Literal["uvloop", "asyncio"] = "uvloop"
+    log_level: str = "info"
     log_format: Literal["console", "json"]
-    emu_mode: Literal["fast", "check"]
-    emu_seed: int
-    counting_step_s: float
+    ingress: IngressConfig = IngressConfig()
+    scheduler: SchedulerConfig = SchedulerConfig()
+    device: DeviceSettings = DeviceSettings()
+    simulated: SimulatedConfig = SimulatedConfig()
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -86,8 +71,7 @@ class Resolved:
 
 def resolve(arguments: Sequence[str], environment: Mapping[str, str]) -> Resolved:
     """Resolve every setting from its sources. Raises ConfigError."""
-    command = read_settings(arguments, environment)
-    values = command.values
+    values = read_settings(arguments, environment, _defaults())
     _refuse_contradictions(values)
     groups = read_groups(values["devices"], values["topology"], values["tp"])
     kinds = {device.partition(":")[0] for group in groups for device in group.devices}
@@ -95,22 +79,35 @@ def resolve(arguments: Sequence[str], environment: Mapping[str, str]) -> Resolve
         refused = values["quantization"]
         raise ConfigError(f"--quantization: {refused} is for cpu devices only in this version; leave it out")
     derived = {
-        "groups": groups,
-        "tp_is_auto": values["tp"] is None and values["topology"] is None and len(groups) > 1,
         "step_tokens": values["step_tokens"] or _auto_step_tokens(values, kinds),
-        "api_keys": values["api_key"] + _keys_of(values["api_key_file"]),
-        "allowed_origins": values["allowed_origin"],
-        "resume_ttl_s": values["resume_ttl"],
-        "drain_timeout_s": values["drain_timeout"],
-        "peer_timeout_s": values["peer_timeout"],
+        "api_key": values["api_key"] + _keys_of(values["api_key_file"]),
         "log_format": values["log_format"] or ("console" if sys.stderr.isatty() else "json"),
-        "counting_step_s": (values["counting_step_ms"] or 0) / 1000,
+        "counting_step_ms": (values["counting_step_ms"] or 0) / 1000,
     }
-    fields = {name: derived.get(name, values.get(name)) for name in NodeConfig.__struct_fields__}
-    config = msgspec.convert(fields, NodeConfig)
-    if not config.api_keys and not values["insecure"] and not is_loopback(config.host):
+    parts = _by_part({**values, **derived})
+    chosen = {"groups": groups, "tp_is_auto": values["tp"] is None and values["topology"] is None and len(groups) > 1}
+    config = msgspec.convert({**parts, **parts["node"], **chosen}, NodeConfig)
+    if not config.ingress.api_keys and not values["insecure"] and not is_loopback(config.host):
         raise ConfigError(f"--host: {config.host} is open to others without a key; add --api-key, or --insecure")
-    return Resolved(config, command.print_config, command.print_plan, values["check"])
+    return Resolved(config, values["print_config"], values["print_plan"], values["check"])
+
+
+def _defaults() -> dict[str, Any]:
+    """By key: what the fields say; what has none of its own is off, or not given."""
+    config = NodeConfig(groups=(), log_format="json")
+    return {
+        setting.key: attrgetter(setting.path)(config)
+        if setting.part and not setting.is_auto
+        else (False if setting.read is flag else None)
+        for setting in SETTINGS
+    }
+
+
+def _by_part(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    parts: dict[str, dict[str, Any]] = {}
+    for setting in SETTINGS:
+        parts.setdefault(setting.part, {})[setting.path.rpartition(".")[2]] = values[setting.key]
+    return parts
 
 
 def _auto_step_tokens(values: Mapping[str, Any], kinds: set[str]) -> int:
@@ -129,9 +126,10 @@ def is_loopback(host: str) -> bool:
 
 def printed(config: NodeConfig) -> str:
     """Return the configuration as JSON, a line a setting; keys are counted, not shown."""
-    shown: dict[str, Any] = msgspec.to_builtins(config)
-    shown["api_keys"] = f"{len(config.api_keys)} configured"
-    return json.dumps(shown, indent=2)
+    held = [setting.path for setting in SETTINGS if setting.part]
+    shown = {path.rpartition(".")[2]: attrgetter(path)(config) for path in ["groups", "tp_is_auto", *held]}
+    shown["api_keys"] = f"{len(config.ingress.api_keys)} configured"
+    return json.dumps(msgspec.to_builtins(shown), indent=2)
 
 
 def _refuse_contradictions(values: Mapping[str, Any]) -> None:

@@ -1,14 +1,37 @@
-"""Which devices form which groups: from `--devices`, `--topology` and `--tp`."""
+"""The devices that were asked for, as groups, and what is there of them: GPUs, their kernels' compilers, cores.
 
-from typing import Literal
+NVIDIA's driver is asked about GPUs: no torch, no CuPy, and nothing stays loaded on them. CUDA_VISIBLE_DEVICES counts,
+as it will in the workers. Nothing is opened here: workers do. How large groups become when nobody said: `grouping`.
+"""
 
+import ctypes
+import importlib.util
+import math
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import structlog
 from msgspec import Struct
 
-from actors.node.gpus import find_gpus
 from actors.node.settings import ConfigError
 
 KINDS = ("cuda", "cpu", "emu", "counting")
 Role = Literal["mixed"]
+DRIVER = "libcuda.so.1"
+GENERATIONS = (8, 9, 10)
+"""Compute capabilities, without the minor number, that kernels are compiled for: A100 to B200."""
+NEEDED_MODULE = "cupy"
+INSTALL_HINT = "install it with `pip install 'tokenstage[cuda]'`"
+_CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76  # CUdevice_attribute
+CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+CPUS = Path("/sys/devices/system/cpu")
+NVIDIA_DEVICE = Path("/dev/nvidiactl")
+"""Where NVIDIA's driver is loaded."""
+log = structlog.get_logger()
 
 
 class Group(Struct, frozen=True):
@@ -106,3 +129,121 @@ def _check_distinct(devices: list[str], setting: str) -> None:
     for device in devices:
         if devices.count(device) > 1:
             raise ConfigError(f"{setting}: {device} is named twice; name each device once")
+
+
+def check_devices(devices: Sequence[str]) -> None:
+    """Raise ConfigError with what is missing and how to get it; log why a GPU that is there is left unused."""
+    if all(device.startswith("cpu:") for device in devices) and NVIDIA_DEVICE.exists():
+        log.info("the CPU serves although there is NVIDIA's driver", gpus=find_gpus().hindrance or "not asked for")
+    for device in devices:
+        check_device(device)
+
+
+def check_device(device: str) -> None:
+    """Raise ConfigError with what a device lacks and how to get it."""
+    if device.startswith("cuda:"):
+        _check_gpu(device)
+    if device.startswith("emu:"):
+        _check_emulator()
+
+
+def _check_gpu(device: str) -> None:
+    from cuda.gpu.backends.errors import MissingPart  # noqa: PLC0415 - a start without GPUs has no time for it
+    from cuda.gpu.backends.nvrtc import find_compiler  # noqa: PLC0415 - likewise
+
+    found = find_gpus()
+    usable = [f"cuda:{index}" for index in found.usable]
+    if device not in usable:
+        reason = found.hindrance or f"there are {', '.join(usable)}"
+        raise ConfigError(f"--devices: {device} cannot be used: {reason}")
+    try:
+        find_compiler()
+    except MissingPart as error:
+        raise ConfigError(f"--devices: {error}") from None
+
+
+def _check_emulator() -> None:
+    from cuda.emulator.errors import ToolchainError  # noqa: PLC0415 - NumPy comes with it
+    from cuda.emulator.toolchain import find_toolchain  # noqa: PLC0415 - likewise
+
+    try:
+        find_toolchain()
+    except ToolchainError as error:
+        raise ConfigError(f"--devices: {error}") from None
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """What was found."""
+
+    usable: tuple[int, ...]
+    """Device numbers."""
+    hindrance: str
+    """Why there are no more, in words that say what to do; "" if all that there are can be used."""
+
+
+def find_gpus(load: Callable[[str], Any] = ctypes.CDLL) -> Gpus:
+    """Return the GPUs that workers can run on; `load` opens a library or raises OSError."""
+    try:
+        library = load(DRIVER)
+    except OSError:
+        return Gpus((), f"there is no NVIDIA driver here ({DRIVER} cannot be loaded); install one")
+    error = library.cuInit(0)
+    if error:
+        return Gpus((), f"NVIDIA's driver finds no GPU (cuInit answers {error}); see what `nvidia-smi` says")
+    number = ctypes.c_int()
+    library.cuDeviceGetCount(ctypes.byref(number))
+    capabilities = [_capability(library, index) for index in range(number.value)]
+    usable = tuple(index for index, (major, _minor) in enumerate(capabilities) if major in GENERATIONS)
+    if usable and importlib.util.find_spec(NEEDED_MODULE) is None:
+        return Gpus((), f"GPUs need the Python package {NEEDED_MODULE}; {INSTALL_HINT}")
+    if len(usable) < len(capabilities):
+        return Gpus(usable, "kernels are made for compute capability 8.x, 9.x and 10.x (A100 to B200)")
+    return Gpus(usable, "")
+
+
+def _capability(library: Any, index: int) -> tuple[int, int]:  # noqa: ANN401 - C functions
+    device, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+    library.cuDeviceGet(ctypes.byref(device), index)
+    library.cuDeviceGetAttribute(ctypes.byref(major), _CAPABILITY_MAJOR, device)
+    library.cuDeviceGetAttribute(ctypes.byref(minor), _CAPABILITY_MINOR, device)
+    return major.value, minor.value
+
+
+def usable_cores(quota_file: Path = CGROUP_QUOTA) -> int:
+    """Return at least 1: the affinity, and what a container's quota leaves of that."""
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return max(1, min(cores, _quota(quota_file) or cores))
+
+
+def core_shares(num_shares: int, quota_file: Path = CGROUP_QUOTA, cpus: Path = CPUS) -> list[tuple[int, ...]]:
+    """Return equal shares; hardware threads of one core, and cores of one socket, stay together as far as they can.
+
+    Shares are empty where to keep to cores could only hurt: there are fewer than shares, or a container may use a part
+    of them only, of which others choose theirs too.
+    """
+    affinity = os.sched_getaffinity(0) if sys.platform == "linux" else set()
+    size = len(affinity) // num_shares
+    if not size or usable_cores(quota_file) < len(affinity):
+        return [()] * num_shares
+    ordered = sorted(affinity, key=lambda cpu: _place(cpus, cpu))
+    return [tuple(ordered[begin : begin + size]) for begin in range(0, num_shares * size, size)]
+
+
+def _place(cpus: Path, cpu: int) -> tuple[int, int, int]:
+    """Socket, core, hardware thread; each logical CPU is a core where the kernel does not say."""
+    topology = cpus / f"cpu{cpu}" / "topology"
+    try:
+        socket, core = (int((topology / name).read_text("ascii")) for name in ("physical_package_id", "core_id"))
+    except (OSError, ValueError):
+        return 0, cpu, cpu
+    return socket, core, cpu
+
+
+def _quota(file: Path) -> int | None:
+    """Cores by the kernel's `QUOTA PERIOD` in microseconds; None for `max` and where there is no such file."""
+    try:
+        quota, period = file.read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return None
+    return None if quota == "max" else math.ceil(int(quota) / int(period))

@@ -1,8 +1,12 @@
-"""Which devices form groups when nobody said: the sizes are compared for the model that is to be served.
+"""Which devices share the model when nobody said: the sizes of groups are compared for the model that is to be served.
 
-Read `actors.node.prediction` for how, `actors.node.trials` for where the figures come from.
+The devices are tried out in a process of their own, which gets as long as it may take and not a moment more
+(`cuda.check.trial`). What is made of its figures: `actors.node.prediction`. A start without a choice never comes here.
 """
 
+import subprocess
+import sys
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,25 +14,25 @@ import msgspec
 import structlog
 
 from actors.node.config import NodeConfig
-from actors.node.cores import core_shares, usable_cores
-from actors.node.devices import grouped
-from actors.node.group_memory import Memory, Wanted
-from actors.node.plan_table import table
-from actors.node.prediction import ROWS, Candidate, Choice, candidates, choose, fullest, shards_by_size
-from actors.node.trials import TrialError, run_trial
-from cuda.check.trial import Trial, TrialResult
+from actors.node.devices import core_shares, grouped, usable_cores
+from actors.node.prediction import ROWS, Candidate, Choice, Memory, Wanted, candidates, choose, fullest, shards_by_size
+from actors.node.sharing import item_bytes
+from cuda.check.trial import LIMIT_S, Trial, TrialResult
 from cuda.devices.host import available_memory
 from cuda.models.folder import read_spec
 from cuda.models.kv import FREE_MEMORY_SHARE, GPU_MEMORY_SHARE
 from cuda.models.spec import ModelSpec
 from protocol.model_info import ModelInfo
 
+COMMAND = (sys.executable, "-m", "cuda.check.trial")
 QUANTIZED_BYTES = {"int8": 1 + 2 / 32, "int4": 1 / 2 + 4 / 32}
 """Of a weight, with its share of the scales of a group of 32."""
 GPU_RESERVE_BYTES = 1 << 30
 """For a step's buffers and what `cuda.gpu.loading` keeps free."""
 CPU_RESERVE_BYTES = 512 << 20
 """Of a worker's process, beside weights and KV."""
+MIB = 1 << 20
+_HEADS = ("", "tp", "groups", "fits", "weights/rank", "KV tokens/group", "compute ms", "exchange ms", "step ms", "")
 log = structlog.get_logger()
 
 
@@ -71,13 +75,13 @@ def compare(config: NodeConfig, model: ModelInfo) -> Plan:
     except TrialError as error:
         log.warning("the devices could not be timed; --tp sets the size", reason=str(error))
         result = None
-    wanted = _wanted(config, model, spec, _item_bytes(config) if result is None else result.item_bytes)
+    wanted = _wanted(config, model, spec, item_bytes(config) if result is None else result.item_bytes)
     tried = candidates(len(config.devices), wanted, _memory(kind, result), () if result is None else result.paces)
     return Plan(tried, choose(tried))
 
 
 def _replicas(config: NodeConfig, model: ModelInfo, spec: ModelSpec, reason: str) -> Plan:
-    wanted = _wanted(config, model, spec, _item_bytes(config))
+    wanted = _wanted(config, model, spec, item_bytes(config))
     return Plan(candidates(len(config.devices), wanted, None), Choice(1, reason))
 
 
@@ -90,8 +94,8 @@ def _trial(config: NodeConfig, model: ModelInfo, spec: ModelSpec, kind: str) -> 
         kind=kind,
         devices=tuple(int(device.partition(":")[2]) for device in config.devices),
         folder=model.folder,
-        dtype=config.dtype,
-        quantization=config.quantization,
+        dtype=config.device.dtype,
+        quantization=config.device.quantization,
         rows=ROWS,
         hidden_size=spec.hidden_size,
         sizes=tuple(shards),
@@ -104,18 +108,14 @@ def _trial(config: NodeConfig, model: ModelInfo, spec: ModelSpec, kind: str) -> 
 def _wanted(config: NodeConfig, model: ModelInfo, spec: ModelSpec, item_bytes: int) -> Wanted:
     return Wanted(
         spec=spec,
-        value_bytes=QUANTIZED_BYTES.get(config.quantization, item_bytes),
+        value_bytes=QUANTIZED_BYTES.get(config.device.quantization, item_bytes),
         item_bytes=item_bytes,
-        page_size=config.page_size,
-        num_pages=config.num_pages,
-        kv_memory=config.kv_memory,
-        max_running=config.max_running,
+        page_size=config.device.page_size,
+        num_pages=config.device.num_pages,
+        kv_memory=config.device.kv_memory,
+        max_running=config.scheduler.max_running,
         max_model_len=model.max_model_len,
     )
-
-
-def _item_bytes(config: NodeConfig) -> int:
-    return 2 if config.dtype == "bfloat16" else 4
 
 
 def _memory(kind: str, result: TrialResult | None) -> Memory | None:
@@ -124,3 +124,48 @@ def _memory(kind: str, result: TrialResult | None) -> Memory | None:
     if result is None:
         return None
     return Memory(result.free_bytes, is_shared=False, pool_share=GPU_MEMORY_SHARE, reserve_bytes=GPU_RESERVE_BYTES)
+
+
+class TrialError(Exception):
+    """One line that says why nothing was measured."""
+
+
+def run_trial(trial: Trial, *, command: tuple[str, ...] = COMMAND, limit_s: float = LIMIT_S) -> TrialResult:
+    """Measure. TrialError if that cannot be done, or not in time."""
+    try:
+        ended = subprocess.run(  # noqa: S603 - our own interpreter and code
+            command, input=msgspec.msgpack.encode(trial), capture_output=True, timeout=limit_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise TrialError(f"not done after {limit_s:g} s") from None
+    if ended.returncode:
+        words = ended.stderr.decode(errors="replace").strip().splitlines()
+        raise TrialError(words[-1] if words else f"ended with {ended.returncode}")
+    return msgspec.msgpack.decode(ended.stdout, type=TrialResult)
+
+
+def table(tried: Sequence[Candidate], chosen: Collection[int]) -> str:
+    """Return a line for each; a star before those of a size in `chosen`, what hinders the others behind them."""
+    rows = [_HEADS, *(_cells(candidate, candidate.size in chosen) for candidate in tried)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(_line(row, widths) for row in rows)
+
+
+def _cells(candidate: Candidate, is_chosen: bool) -> tuple[str, ...]:  # noqa: FBT001 - one cell
+    room = candidate.room
+    times = (candidate.compute_s, candidate.exchange_s, candidate.step_s)
+    return (
+        "*" if is_chosen else "",
+        str(candidate.size),
+        str(candidate.num_groups),
+        "no" if candidate.hindrance else "yes" if room else "?",
+        f"{room.weights_bytes / MIB:,.0f} MiB" if room else "-",
+        f"{room.kv_tokens:,}" if room else "-",
+        *("-" if seconds is None else f"{1e3 * seconds:.3f}" for seconds in times),
+        candidate.hindrance,
+    )
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    *figures, words = (cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+    return "  ".join((*figures, words.strip())).rstrip()

@@ -1,7 +1,7 @@
-"""Every setting of the node: its flag, how its text is read, its default; and where its value comes from.
+"""Every setting of the node: its flag, the part that it is for, how its text is read; and where its value comes from.
 
-Flags win over the environment (`TOKENSTAGE_<FLAG>`), which wins over the TOML file, which wins over the defaults.
-What settings mean together is `actors.node.config`'s business.
+Flags win over the environment (`TOKENSTAGE_<FLAG>`), which wins over the TOML file, which wins over the defaults: those
+stand in the parts' own structs. What settings mean together is `actors.node.config`'s business.
 """
 
 import argparse
@@ -28,9 +28,14 @@ class Setting:
     """One flag. `read` turns text into a value and raises ValueError with what would be right."""
 
     name: str
+    part: str
+    """Whose struct holds its value and its default: `node` or a part of it; "" for what only has a say in others."""
     read: Callable[[str], Any]
-    default: Any
     help: str
+    field: str = ""
+    """Its name there, if that is not the flag's."""
+    is_auto: bool = False
+    """Its default is chosen by other settings."""
     repeats: bool = False
     hidden: bool = False
 
@@ -39,95 +44,119 @@ class Setting:
         """The name as an identifier."""
         return self.name.replace("-", "_")
 
+    @property
+    def path(self) -> str:
+        """Where `config.NodeConfig` holds it."""
+        prefix = "" if self.part == "node" else f"{self.part}."
+        return f"{prefix}{self.field or self.key}"
+
 
 SETTINGS: tuple[Setting, ...] = (
-    Setting("model", text, "demo", "a Hugging Face model folder, a .gguf file, or `demo`"),
-    Setting("served-model-name", text, None, "name shown to clients [the folder's or file's name]"),
-    Setting("host", text, "127.0.0.1", "address to listen on"),
-    Setting("port", port, 8765, "port to listen on; 0 picks a free one"),
-    Setting("ready-file", text, None, "file written once the node is ready: url, pid, actors"),
-    Setting("devices", text, None, "comma list of `cuda:N`, `cpu`, `cpu:N`, `emu:N` [all GPUs, else cpu]"),
+    Setting("model", "node", text, "a Hugging Face model folder, a .gguf file, or `demo`"),
+    Setting("served-model-name", "node", text, "name shown to clients [the folder's or file's name]"),
+    Setting("host", "node", text, "address to listen on"),
+    Setting("port", "node", port, "port to listen on; 0 picks a free one"),
+    Setting("ready-file", "node", text, "file written once the node is ready: url, pid, actors"),
+    Setting("devices", "", text, "comma list of `cuda:N`, `cpu`, `cpu:N`, `emu:N` [all GPUs, else cpu]"),
     Setting(
         "tp",
+        "",
         amount("auto", count(1)),
-        None,
         "tensor-parallel size of a group; its cpu devices keep to their cores [auto: by predicted step time]",
     ),
-    Setting("topology", text, None, "groups, such as `mixed=cpu:0,cpu:1;mixed=cpu:2,cpu:3`; implies --devices"),
+    Setting("topology", "", text, "groups, such as `mixed=cpu:0,cpu:1;mixed=cpu:2,cpu:3`; implies --devices"),
     Setting(
-        "dtype", choice("auto", "bfloat16", "float32"), "auto", "type of weights and KV: bfloat16, float32 or auto"
+        "dtype", "device", choice("auto", "bfloat16", "float32"), "type of weights and KV: bfloat16, float32 or auto"
     ),
-    Setting("page-size", count(1, 1024), 16, "KV slots in a page"),
-    Setting("num-pages", amount("auto", count(1)), None, "KV pool of each group in pages [auto: from free memory]"),
-    Setting("kv-memory", amount("auto", size), None, "KV pool of each group in bytes, such as 2GiB [auto]"),
-    Setting("max-model-len", amount("auto", count(2)), None, "prompt + output limit in tokens [the model's]"),
-    Setting("max-running", count(1, 4096), 256, "rows in a step"),
-    Setting("step-tokens", amount("auto", count(1)), None, "most tokens in one step [auto]"),
-    Setting("max-waiting", count(1), 1024, "requests that may wait"),
-    Setting("max-waiting-tokens", count(1), 1_000_000, "prompt tokens that may wait"),
-    Setting("batching", choice("continuous", "static"), "continuous", "continuous; static exists to be compared with"),
-    Setting("prefix-cache", flag, True, "reuse the KV pages of shared prefixes"),
-    Setting("chunked-prefill", flag, True, "off exists to be compared with"),
-    Setting("overlap", flag, True, "plan step n+1 while step n runs"),
-    Setting("batch-invariant", flag, False, "bitwise the same logits whatever the batch"),
+    Setting("page-size", "device", count(1, 1024), "KV slots in a page"),
+    Setting("num-pages", "device", amount("auto", count(1)), "KV pool of each group in pages [auto: from free memory]"),
+    Setting("kv-memory", "device", amount("auto", size), "KV pool of each group in bytes, such as 2GiB [auto]"),
+    Setting("max-model-len", "node", amount("auto", count(2)), "prompt + output limit in tokens [the model's]"),
+    Setting("max-running", "scheduler", count(1, 4096), "rows in a step"),
+    Setting("step-tokens", "scheduler", amount("auto", count(1)), "most tokens in one step [auto]", is_auto=True),
+    Setting("max-waiting", "scheduler", count(1), "requests that may wait"),
+    Setting("max-waiting-tokens", "scheduler", count(1), "prompt tokens that may wait"),
+    Setting("batching", "scheduler", choice("continuous", "static"), "continuous; static exists to be compared with"),
+    Setting("prefix-cache", "scheduler", flag, "reuse the KV pages of shared prefixes"),
+    Setting("chunked-prefill", "scheduler", flag, "off exists to be compared with"),
+    Setting("overlap", "scheduler", flag, "plan step n+1 while step n runs"),
+    Setting("batch-invariant", "device", flag, "bitwise the same logits whatever the batch"),
     Setting(
-        "quantization", choice("none", "int8", "int4"), "none", "of weights, made at load time: int8, int4 or none"
+        "quantization", "device", choice("none", "int8", "int4"), "of weights, made at load time: int8, int4 or none"
     ),
-    Setting("default-slo-ttft-ms", amount("none", count(1)), None, "target for requests that bring none"),
-    Setting("default-slo-tpot-ms", amount("none", count(1)), None, "target for requests that bring none"),
-    Setting("api-key", text, (), "key that clients must send; repeatable", repeats=True),
-    Setting("api-key-file", text, None, "file with one key a line"),
-    Setting("insecure", flag, False, "allow a public --host without a key"),
-    Setting("allowed-origin", text, (), "origin of pages that may connect; repeatable [same origin]", repeats=True),
-    Setting("ssl-certfile", text, None, "TLS certificate chain, PEM"),
-    Setting("ssl-keyfile", text, None, "TLS key, PEM"),
-    Setting("max-message-bytes", message_size, 8 * 2**20, "largest message a client may send"),
-    Setting("resume-ttl", seconds, 60.0, "how long a client may leave its stream unread before the request fails"),
-    Setting("drain-timeout", seconds, 30.0, "how long running requests may go on after SIGTERM"),
-    Setting("loop", choice("uvloop", "asyncio"), "uvloop", "event loop: uvloop or asyncio"),
+    Setting("default-slo-ttft-ms", "ingress", amount("none", count(1)), "target for requests that bring none"),
+    Setting("default-slo-tpot-ms", "ingress", amount("none", count(1)), "target for requests that bring none"),
+    Setting("api-key", "ingress", text, "key that clients must send; repeatable", field="api_keys", repeats=True),
+    Setting("api-key-file", "", text, "file with one key a line"),
+    Setting("insecure", "", flag, "allow a public --host without a key"),
+    Setting(
+        "allowed-origin",
+        "ingress",
+        text,
+        "origin of pages that may connect; repeatable [same origin]",
+        field="allowed_origins",
+        repeats=True,
+    ),
+    Setting("ssl-certfile", "ingress", text, "TLS certificate chain, PEM"),
+    Setting("ssl-keyfile", "ingress", text, "TLS key, PEM"),
+    Setting("max-message-bytes", "ingress", message_size, "largest message a client may send"),
+    Setting(
+        "resume-ttl",
+        "scheduler",
+        seconds,
+        "how long a client may leave its stream unread before the request fails",
+        field="resume_ttl_s",
+    ),
+    Setting(
+        "drain-timeout", "node", seconds, "how long running requests may go on after SIGTERM", field="drain_timeout_s"
+    ),
+    Setting("loop", "node", choice("uvloop", "asyncio"), "event loop: uvloop or asyncio"),
     Setting(
         "log-level",
+        "node",
         choice("debug", "info", "warning", "error"),
-        "info",
         "least level that is logged: debug, info, warning or error",
     ),
     Setting(
         "log-format",
+        "node",
         choice("console", "json"),
-        None,
         "form of the log: console or json [console on a terminal, else json]",
+        is_auto=True,
     ),
-    Setting("check", flag, False, "verify this machine's devices and what joins them, print a table and exit"),
-    Setting("peer-timeout", seconds, 10.0, "how long a rank of a group waits for another"),
-    Setting("emu-mode", choice("fast", "check"), "fast", "check: `emu` devices report races, stray accesses; or fast"),
-    Setting("emu-seed", count(0), 0, "chooses the schedules of `emu` devices", hidden=True),
-    Setting("counting-step-ms", amount("none", count(0)), None, "step time of `--devices counting`", hidden=True),
+    Setting("check", "", flag, "verify this machine's devices and what joins them, print a table and exit"),
+    Setting(
+        "peer-timeout", "scheduler", seconds, "how long a rank of a group waits for another", field="peer_timeout_s"
+    ),
+    Setting(
+        "emu-mode", "simulated", choice("fast", "check"), "check: `emu` devices report races, stray accesses; or fast"
+    ),
+    Setting("emu-seed", "simulated", count(0), "chooses the schedules of `emu` devices", hidden=True),
+    Setting(
+        "counting-step-ms",
+        "simulated",
+        amount("none", count(0)),
+        "step time of `--devices counting`",
+        field="counting_step_s",
+        hidden=True,
+    ),
 )
 BY_KEY = {setting.key: setting for setting in SETTINGS}
 
 
-@dataclass(frozen=True)
-class Command:
-    """What the command line asks beside settings."""
+def read_settings(
+    arguments: Sequence[str], environment: Mapping[str, str], defaults: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return every setting by its key, and whether to `print_config` or `print_plan`; nothing is checked across them.
 
-    values: dict[str, Any]
-    """By key, every setting resolved from its source; nothing checked across settings."""
-    print_config: bool
-    print_plan: bool
-
-
-def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> Command:
-    """Resolve every setting. Raises ConfigError."""
-    flags = vars(_parser().parse_args(list(arguments)))
-    print_config = bool(flags.pop("print_config", False))
-    print_plan = bool(flags.pop("print_plan", False))
-    config_file = flags.pop("config", None) or environment.get(f"{ENVIRONMENT_PREFIX}CONFIG")
-    values = {setting.key: setting.default for setting in SETTINGS}
-    if config_file is not None:
-        values |= _from_file(Path(config_file))
-    values |= _from_environment(environment)
-    values |= {key: _read(BY_KEY[key], given, f"--{BY_KEY[key].name}") for key, given in flags.items()}
-    return Command(values, print_config, print_plan)
+    Raises ConfigError.
+    """
+    flags = vars(_parser(defaults).parse_args(list(arguments)))
+    asked = {name: flags.pop(name) for name in ("print_config", "print_plan")}
+    config_file = flags.pop("config") or environment.get(f"{ENVIRONMENT_PREFIX}CONFIG")
+    from_file = {} if config_file is None else _from_file(Path(config_file))
+    from_flags = {key: _read(BY_KEY[key], given, f"--{BY_KEY[key].name}") for key, given in flags.items()}
+    return {**defaults, **from_file, **_from_environment(environment), **from_flags, **asked}
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -189,14 +218,14 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message.removeprefix('argument ')}; see --help")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(defaults: Mapping[str, Any]) -> argparse.ArgumentParser:
     words = "Serve a language model over WebSockets."
     parser = _Parser(prog="tokenstage", usage="%(prog)s [SETTING ...]", description=words, allow_abbrev=False)
     parser.add_argument("--config", metavar="FILE.toml", default=None, help="settings as TOML, named like the flags")
     parser.add_argument("--print-config", action="store_true", help="print the resolved configuration and exit")
     parser.add_argument("--print-plan", action="store_true", help="print what --tp auto compares and exit")
     for setting in SETTINGS:
-        shown = argparse.SUPPRESS if setting.hidden else f"{setting.help}{_default_text(setting)}"
+        shown = argparse.SUPPRESS if setting.hidden else f"{setting.help}{_default_text(defaults[setting.key])}"
         name = f"--{setting.name}"
         if setting.read is flag:
             parser.add_argument(name, action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=shown)
@@ -206,7 +235,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _default_text(setting: Setting) -> str:
-    if setting.default is None or setting.default == ():
+def _default_text(default: object) -> str:
+    if default is None or default == ():
         return ""
-    return f" [{'on' if setting.default is True else 'off' if setting.default is False else setting.default}]"
+    return f" [{'on' if default is True else 'off' if default is False else default}]"

@@ -1,80 +1,66 @@
-"""What is seen while a node starts: the model's folder made ready, then the workers' progress."""
+"""What is made while a node starts, in this order, and what is seen of it: the model's folder, socket, run directory.
 
+A first start converts a .gguf and compiles the CPU's kernels, both at once, as each takes a core for seconds. The TCP
+socket is bound before anything is loaded and handed down to the ingress. Progress is a bar on a terminal.
+"""
+
+import fcntl
+import os
+import shutil
+import socket
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
 import structlog
 
-from actors.node import sharing
 from actors.node.config import NodeConfig
-from actors.node.first_start import KernelCompiler
 from actors.node.settings import ConfigError
-from cuda.devices.host import available_memory
-from cuda.models.folder import DEMO, prepare_model, read_model_info, read_spec
+from cuda.models.folder import DEMO, prepare_model, read_model_info
 from cuda.models.intact import check_files
-from cuda.models.spec import ModelSpec, UnsupportedModel
+from cuda.models.spec import UnsupportedModel
 from protocol.model_info import ModelInfo
 
 LINE_INTERVAL_S = 2.0
+COMPILE = "from cuda.cpu.kernels.program import compile_kernels; compile_kernels()"
+BACKLOG = 1024
+PREFIX = "tokenstage-run-"
+MAX_TEMP_PATH = 72
+SETTLED_S = 10.0
+"""A folder in which nothing was made or removed for so long is locked, if its node lives."""
 log = structlog.get_logger()
 
 
-def load_model(config: NodeConfig, compiler: KernelCompiler) -> ModelInfo:
-    """Return what is known of the model from its folder (a .gguf is converted once). Raises ConfigError."""
-    try:
-        with LoadingDisplay("converting") as display:
+class KernelCompiler:
+    """The CPU kernels, compiled in a process of its own: idle until `start`, ended when the block is left.
 
-            def progress(fraction: float) -> None:
-                if _cpu_devices(config):
-                    compiler.start()  # a first start: what comes next is likely not compiled either
-                display.show("model", fraction)
+    Workers wait for it (`cuda.cpu.kernels.jit.one_compiler`) and find the kernels in the cache; if it fails, they
+    compile for themselves and say what is wrong.
+    """
 
-            folder = prepare_model(config.model, progress)
-        model = read_model_info(folder, _served_name(config), config.max_model_len)
-        check_files(folder)
-    except UnsupportedModel as error:
-        raise ConfigError(f"--model: {error}") from None
-    return model
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
 
+    def __enter__(self) -> Self:
+        return self
 
-def check_groups(config: NodeConfig, model: ModelInfo) -> None:
-    """Show how the model is shared out. Raises ConfigError if a rank would hold nothing, or a pool cannot be."""
-    spec = read_spec(Path(model.folder))
-    sharing.show(config, spec)
-    _check_pools(config, spec)
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
 
-
-def _served_name(config: NodeConfig) -> str:
-    if config.served_model_name is not None:
-        return config.served_model_name
-    path = Path(config.model).resolve()
-    return DEMO if config.model == DEMO else path.stem if path.suffix.lower() == ".gguf" else path.name
-
-
-def _cpu_devices(config: NodeConfig) -> list[str]:
-    return [device for device in config.devices if device.startswith("cpu")]
-
-
-def _check_pools(config: NodeConfig, spec: ModelSpec) -> None:
-    """Refuse a pool that was asked for and holds no page, or does not fit into memory beside those of the others."""
-    groups = [group for group in config.groups if group.devices[0].startswith("cpu")]
-    if not groups or (config.kv_memory is None and config.num_pages is None):
-        return
-    page_bytes = max(sum(sharing.page_bytes(config, spec, group.size)) for group in groups)
-    setting = "--num-pages" if config.kv_memory is None else "--kv-memory"
-    num_pages = config.num_pages if config.kv_memory is None else config.kv_memory // page_bytes
-    if not num_pages:
-        raise ConfigError(f"{setting}: {config.kv_memory} bytes hold no page; use {page_bytes} or more")
-    available = available_memory() // len(groups)
-    if num_pages * page_bytes > available:
-        most = available // page_bytes if config.kv_memory is None else available
-        raise ConfigError(
-            f"{setting}: {num_pages * page_bytes:,} bytes for each KV pool are more than the free memory; "
-            f"use less than {most}"
-        )
+    def start(self) -> None:
+        """Begin to compile; once is enough."""
+        if self._process is None:
+            quiet = subprocess.DEVNULL
+            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and code
+                [sys.executable, "-c", COMPILE], stdin=quiet, stdout=quiet, stderr=quiet
+            )
 
 
 class LoadingDisplay:
@@ -122,3 +108,90 @@ class LoadingDisplay:
 
         progress.start()
         self._show, self._close = show, progress.stop
+
+
+def load_model(config: NodeConfig, compiler: KernelCompiler) -> ModelInfo:
+    """Return what is known of the model from its folder (a .gguf is converted once). Raises ConfigError."""
+    try:
+        with LoadingDisplay("converting") as display:
+
+            def progress(fraction: float) -> None:
+                if any(device.startswith("cpu") for device in config.devices):
+                    compiler.start()  # a first start: what comes next is likely not compiled either
+                display.show("model", fraction)
+
+            folder = prepare_model(config.model, progress)
+        model = read_model_info(folder, _served_name(config), config.max_model_len)
+        check_files(folder)
+    except UnsupportedModel as error:
+        raise ConfigError(f"--model: {error}") from None
+    return model
+
+
+def _served_name(config: NodeConfig) -> str:
+    if config.served_model_name is not None:
+        return config.served_model_name
+    path = Path(config.model).resolve()
+    return DEMO if config.model == DEMO else path.stem if path.suffix.lower() == ".gguf" else path.name
+
+
+def open_listener(config: NodeConfig) -> socket.socket:
+    """Bind and listen on the configured address. Raises ConfigError when that cannot be."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except socket.gaierror as error:
+        raise ConfigError(
+            f"--host: {config.host} is no address of this machine: {error.strerror}; use 127.0.0.1"
+        ) from None
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        where = f"{config.host}:{config.port}"
+        mend = "use another --port, or 0 for a free one"
+        raise ConfigError(f"--port: cannot listen on {where}: {os.strerror(error.errno or 0)}; {mend}") from None
+    return listener
+
+
+def url_of(config: NodeConfig, listener: socket.socket) -> str:
+    """Return the address that clients of this machine connect to."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.host, config.host)  # noqa: S104 - compared, not bound
+    scheme = "wss" if config.ingress.ssl_certfile else "ws"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+
+
+@contextmanager
+def run_folder() -> Iterator[Path]:
+    """Make the folder, where the path of a socket still fits into 108 bytes; it is gone after the block."""
+    is_short = len(os.fsencode(tempfile.gettempdir())) <= MAX_TEMP_PATH
+    parent = Path(tempfile.gettempdir() if is_short else "/tmp")  # noqa: S108 - the folder in it is 0700
+    _remove_left_behind(parent)
+    with tempfile.TemporaryDirectory(prefix=PREFIX, dir=parent) as name, _locked(Path(name)):
+        yield Path(name)
+
+
+def _remove_left_behind(parent: Path) -> None:
+    for folder in parent.glob(f"{PREFIX}*"):
+        try:
+            if folder.stat().st_mtime > time.time() - SETTLED_S:
+                continue  # its node may be about to lock it
+            with _locked(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            continue  # its node lives, or it is another user's
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Raises OSError if another process has it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)  # children do not inherit it
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)

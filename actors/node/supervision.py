@@ -27,15 +27,13 @@ from actors.node.children import (
     SchedulerSpec,
     WorkerSpec,
     environment_of,
-    ingress_config,
-    scheduler_config,
+    inbox_of,
+    ref_to,
     worker_configs,
+    worker_names,
 )
 from actors.node.config import NodeConfig
-from actors.node.listening import url_of
-from actors.node.peer_to_peer import unfit_groups
-from actors.node.refs import inbox_of, ref_to, worker_names
-from actors.node.startup import LoadingDisplay
+from actors.node.startup import LoadingDisplay, url_of
 from actors.runtime.channel import RemoteRef
 from actors.runtime.child import HANDED_SIGNALS, ChildReport, Progressed, Ready
 from actors.runtime.ref import ActorStopped
@@ -72,7 +70,7 @@ class Supervision:
         self._config = config
         self._model = model
         kv_memory = sharing.kv_memory(config, read_spec(Path(model.folder)))
-        self._workers = worker_configs(config, model, kv_memory=kv_memory, unfit=unfit_groups(config))
+        self._workers = worker_configs(config, model, kv_memory=kv_memory, unfit=sharing.unfit_groups(config))
         self._listener = listener
         self._run_dir = run_dir
         self._events: asyncio.Queue[Moment | signal.Signals | Death] = asyncio.Queue()
@@ -118,10 +116,10 @@ class Supervision:
         workers = self._workers
         for name, worker in zip(worker_names(len(workers)), workers, strict=True):
             await start(name, WorkerSpec(place, worker), environment=environment_of(worker))
-        scheduler = SchedulerSpec(place, scheduler_config(config), model, tuple(group.size for group in config.groups))
+        scheduler = SchedulerSpec(place, config.scheduler, model, tuple(group.size for group in config.groups))
         await start("scheduler", scheduler, environment=OFFLINE)
         descriptor = self._listener.fileno()
-        ingress = IngressSpec(place, ingress_config(config), model, len(workers), descriptor)
+        ingress = IngressSpec(place, config.ingress, model, len(workers), descriptor)
         await start("ingress", ingress, environment=OFFLINE, descriptors=[descriptor])
 
     def _on_report(self, name: str, report: ChildReport) -> None:

@@ -59,7 +59,9 @@ class WorkerActor(Actor[WorkerInbox]):
         self._on_progress = on_progress
         self._metrics = WorkerMetrics(config)
         self.registry = self._metrics.registry
-        self._thread = DeviceThread(device, self, name=f"device-{config.device}", has_peers=config.world_size > 1)
+        self._thread = DeviceThread(
+            device, self, name=f"device-{config.device}", has_peers=config.device_config.world_size > 1
+        )
         self._outgoing: asyncio.Queue[SchedulerInbox | Exception] = asyncio.Queue(MAX_PLANS + 2)  # cannot be full: a
         # scheduler that has not heard the answers to MAX_PLANS plans sends no more
         self._loaded: float = 0.0

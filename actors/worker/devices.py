@@ -17,7 +17,7 @@ def open_device(config: WorkerConfig) -> Device:
         case "cpu":
             from cuda.cpu.device import CpuDevice  # noqa: PLC0415 - imports torch, as only this worker's process may
 
-            return CpuDevice(config.device_config())
+            return CpuDevice(config.device_config)
         case "cuda":
             return _gpu(config, int(number))
         case "emu":
@@ -25,7 +25,7 @@ def open_device(config: WorkerConfig) -> Device:
         case "counting":
             from cuda.devices.counting import CountingDevice  # noqa: PLC0415 - a device of tests and load tests
 
-            return CountingDevice(config.device_config(), config.counting_step_s)
+            return CountingDevice(config.device_config, config.simulated.counting_step_s)
         case _:
             raise PartFailed(f"device {config.device!r}: there are cuda:N, cpu:N and emu:N")
 
@@ -36,7 +36,7 @@ def _gpu(config: WorkerConfig, number: int) -> Device:
     from cuda.gpu.device import GpuDevice  # noqa: PLC0415 - as above
 
     try:
-        return GpuDevice(config.device_config(), GpuBackend(number))
+        return GpuDevice(config.device_config, GpuBackend(number))
     except MissingPart as error:
         raise PartFailed(f"{error}") from error
 
@@ -47,7 +47,7 @@ def _emulated(config: WorkerConfig, number: int) -> Device:
     from cuda.gpu.backends.emulated import EmulatedBackend  # noqa: PLC0415 - as above
     from cuda.gpu.device import GpuDevice  # noqa: PLC0415 - as above
 
-    device = config.device_config()
+    device = config.device_config
     if device.num_pages is None and device.kv_memory is None:
         device = replace(device, kv_memory=EMULATED_POOL_BYTES)
     try:
@@ -56,5 +56,7 @@ def _emulated(config: WorkerConfig, number: int) -> Device:
         raise PartFailed(f"device {config.device}: {error}") from error
     # A kernel gives up on a peer by its own deadline; the emulator's watchdog is for what has none.
     watchdog_s = Settings.watchdog_s + device.peer_timeout_s
-    settings = Settings(mode=config.emu_mode, seed=config.emu_seed, device=number, watchdog_s=watchdog_s)
+    settings = Settings(
+        mode=config.simulated.emu_mode, seed=config.simulated.emu_seed, device=number, watchdog_s=watchdog_s
+    )
     return GpuDevice(device, EmulatedBackend(settings))

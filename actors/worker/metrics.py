@@ -32,7 +32,9 @@ class WorkerMetrics:
 
     def __init__(self, config: WorkerConfig) -> None:
         self.registry = CollectorRegistry()
-        shown = self.registry if config.rank == 0 else None  # ranks run in lockstep: one speaks for its group
+        shown = (
+            self.registry if config.device_config.rank == 0 else None
+        )  # ranks run in lockstep: one speaks for its group
         labels = {"model_name": config.model_name, "group": config.group}
         self._duration = Histogram(
             "tokenstage_step_duration_seconds",

@@ -15,36 +15,42 @@ from typing import Protocol, runtime_checkable
 from protocol.step import StepPlan, StepResult
 
 
-@dataclass(frozen=True)
-class DeviceConfig:
-    """What a device needs to load its shard; every number is final except the two that size the pool."""
+@dataclass(frozen=True, kw_only=True)
+class DeviceSettings:
+    """What a node's user chooses for all its devices alike; every number is final except the two that size the pool."""
+
+    dtype: str = "auto"
+    """`auto`, `float32` or `bfloat16`."""
+    page_size: int = 16
+    """S, KV slots in a page."""
+    num_pages: int | None = None
+    """Pages of the pool; None: from `kv_memory`, or from free memory if that is None too."""
+    kv_memory: int | None = None
+    """Bytes of the pool."""
+    quantization: str = "none"
+    """`none`, `int8` or `int4`, made at load time."""
+    batch_invariant: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceConfig(DeviceSettings):
+    """What a device needs to load its shard."""
 
     folder: str
     """A Hugging Face model folder."""
-    dtype: str
-    """`auto`, `float32` or `bfloat16`."""
-    page_size: int
-    """S, KV slots in a page."""
-    num_pages: int | None
-    """Pages of the pool; None: from `kv_memory`, or from free memory if that is None too."""
-    kv_memory: int | None
-    """Bytes of the pool."""
     max_running: int
     """Row slots: `0 <= slot < max_running`."""
     max_model_len: int
     """Most tokens (prompt + output) of one request."""
     max_step_tokens: int
     """The budget of one step (T); only a prompt that must not be cut makes a step larger."""
-    quantization: str
-    """`none`, `int8` or `int4`, made at load time."""
-    batch_invariant: bool
     num_threads: int
     """Compute threads on the CPU."""
     rank: int = 0
     """Of this device within its group: `0 <= rank < world_size`."""
     world_size: int = 1
     """Devices that share out the model."""
-    peer_timeout_s: float = 10.0
+    peer_timeout_s: float
     """How long a rank waits for another within a step before it gives up with PeerTimeout."""
     peer_to_peer: bool = True
     """Whether ranks reach each other's memory; GPUs that do not exchange through the library (NCCL)."""

@@ -122,7 +122,7 @@ class EngineStep:
             DeviceConfig(
                 folder=str(folder), dtype=form[0], page_size=16, num_pages=max_rows * 40, kv_memory=None,
                 max_running=max_rows, max_model_len=2048, max_step_tokens=2048, quantization=form[1],
-                batch_invariant=False, num_threads=threads,
+                batch_invariant=False, num_threads=threads, peer_timeout_s=10.0,
             )
         )  # fmt: skip
         self.device.load(lambda _done: None)

@@ -197,7 +197,7 @@ def main(arguments: Sequence[str]) -> None:
     config = DeviceConfig(
         folder=str(folder), dtype="float32", page_size=16, num_pages=options.rows * (options.context // 16 + 4),
         kv_memory=None, max_running=options.rows, max_model_len=options.context + STEPS + 2, max_step_tokens=1024,
-        quantization="none", batch_invariant=False, num_threads=1,
+        quantization="none", batch_invariant=False, num_threads=1, peer_timeout_s=10.0,
     )  # fmt: skip
     single = Ranks(config, 1, options)
     group = Ranks(config, 2, options)

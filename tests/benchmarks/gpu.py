@@ -20,7 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from actors.node.gpus import find_gpus
+from actors.node.devices import find_gpus
 from cuda.check.watched import Lost, watched
 from tests.benchmarks.gpu_all_reduce import measure_all_reduce
 from tests.benchmarks.gpu_figures import Ceilings, Figure, Report, Scale, measure_ceilings

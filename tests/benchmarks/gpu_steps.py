@@ -41,7 +41,7 @@ def measure_steps(report: Report, scale: Scale, ceilings: Ceilings) -> None:
         config = DeviceConfig(
             folder=folder, dtype="bfloat16", page_size=PAGE_SIZE, num_pages=num_pages, kv_memory=None,
             max_running=max_rows, max_model_len=max_len, max_step_tokens=max_rows, quantization="none",
-            batch_invariant=False, num_threads=1,
+            batch_invariant=False, num_threads=1, peer_timeout_s=10.0,
         )  # fmt: skip
         device = GpuDevice(config, backend)
         with patch("cuda.gpu.weights.load_weights", _Drawn(backend.device)):

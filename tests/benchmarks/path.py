@@ -30,7 +30,7 @@ from websockets.protocol import Protocol
 import actors
 from actors.ingress.actor import IngressActor
 from actors.ingress.config import IngressConfig
-from actors.node.refs import inbox_of, ref_to, socket_of
+from actors.node.children import inbox_of, ref_to, socket_of
 from actors.runtime.actor import Actor, Runner
 from actors.runtime.ref import ActorRef
 from actors.runtime.transport import serve_mailbox

@@ -88,6 +88,7 @@ def run_bare(workload: Workload, quantization: str) -> tuple[list[list[int]], fl
         quantization=quantization,
         batch_invariant=False,
         num_threads=os.cpu_count() or 1,
+        peer_timeout_s=10.0,
     )
     device = CpuDevice(config)
     pool = device.load(lambda _: None)

@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> None:
         folder=str(prepare_model(options.model)), dtype="float32", page_size=16,
         num_pages=ROWS * (options.context // 16 + 4), kv_memory=None, max_running=ROWS,
         max_model_len=options.context + STEPS + 2, max_step_tokens=1024, quantization="none", batch_invariant=False,
-        num_threads=1,
+        num_threads=1, peer_timeout_s=10.0,
     )  # fmt: skip
     groups = {1: Replicas(config, 2, options), 2: Ranks(config, 2, options)}
     if len({tuple(tokens) for group in groups.values() for _, tokens in group.ask("steps")}) > 1:

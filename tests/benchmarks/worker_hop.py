@@ -20,7 +20,7 @@ import psutil
 import structlog
 import uvloop
 
-from actors.node.refs import CAPACITIES, inbox_of, ref_to, socket_of
+from actors.node.children import CAPACITIES, inbox_of, ref_to, socket_of
 from actors.runtime.actor import Actor, Runner
 from actors.runtime.ref import ActorRef
 from actors.runtime.transport import serve_mailbox
@@ -36,8 +36,9 @@ from protocol.messages import (
 )
 from protocol.step import SampledRow, StepPlan, StepResult, StepRow
 from tests.actors.runtime.local import LocalSystem
+from tests.actors.worker.devices import SHARD
 
-CONFIG = WorkerConfig(index=0, group="0", device="idle", model_name="m", folder="/", max_model_len=100)
+CONFIG = WorkerConfig(index=0, group="0", device="idle", model_name="m", device_config=SHARD)
 
 
 class IdleDevice:

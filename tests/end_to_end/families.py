@@ -46,6 +46,7 @@ class Workload:
             quantization="none",
             batch_invariant=False,
             num_threads=2,
+            peer_timeout_s=10.0,
         )
 
     def prompts(self) -> list[list[int]]:

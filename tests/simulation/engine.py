@@ -303,6 +303,7 @@ def _device_config(scenario: Scenario, rank: int) -> DeviceConfig:
         quantization="none",
         batch_invariant=False,
         num_threads=1,
+        peer_timeout_s=10.0,
         rank=rank,
         world_size=scenario.num_ranks,
     )

@@ -12,6 +12,7 @@ from actors.scheduler.config import SchedulerConfig
 from actors.worker.actor import WorkerActor
 from actors.worker.config import WorkerConfig
 from cuda.devices.counting import CountingDevice, expected_output
+from cuda.devices.device import DeviceConfig
 from protocol.messages import EngineReady, RequestFinished, SchedulerInbox, Submit, TokensGenerated
 from protocol.model_info import ModelInfo
 from protocol.sampling import SamplingParams
@@ -84,14 +85,19 @@ def make_worker(rank: int, num_ranks: int, scheduler: LateRef) -> WorkerActor:
     config = WorkerConfig(
         index=rank,
         group="0",
-        rank=rank,
-        world_size=num_ranks,
         device="counting",
         model_name="m",
-        folder="",
-        num_pages=40,
-        page_size=8,
-        max_running=8,
-        max_model_len=320,
+        device_config=DeviceConfig(
+            folder="",
+            num_pages=40,
+            page_size=8,
+            max_running=8,
+            max_model_len=320,
+            max_step_tokens=512,
+            num_threads=1,
+            rank=rank,
+            world_size=num_ranks,
+            peer_timeout_s=10.0,
+        ),
     )
-    return WorkerActor(config, lambda: CountingDevice(config.device_config(), vocab_size=VOCAB_SIZE), scheduler)
+    return WorkerActor(config, lambda: CountingDevice(config.device_config, vocab_size=VOCAB_SIZE), scheduler)

@@ -10,8 +10,7 @@ from actors.node.children import (
     SchedulerSpec,
     WorkerSpec,
     environment_of,
-    ingress_config,
-    scheduler_config,
+    grouped_worker_names,
     worker_configs,
 )
 from actors.node.config import resolve
@@ -39,8 +38,8 @@ EXTREMES = (
 def test_every_accepted_setting_reaches_the_children(flags: list[str]) -> None:
     config = resolve(flags, {}).config
     specs = (
-        SchedulerSpec(PLACE, scheduler_config(config), MODEL, (1,)),
-        IngressSpec(PLACE, ingress_config(config), MODEL, 1, 7),
+        SchedulerSpec(PLACE, config.scheduler, MODEL, (1,)),
+        IngressSpec(PLACE, config.ingress, MODEL, 1, 7),
         *(WorkerSpec(PLACE, worker) for worker in worker_configs(config, MODEL)),
     )
     for spec in specs:
@@ -50,11 +49,11 @@ def test_every_accepted_setting_reaches_the_children(flags: list[str]) -> None:
 def test_workers_share_the_cores_and_each_has_its_group() -> None:
     config = resolve(["--topology", "mixed=cpu:0;mixed=cpu:1"], {}).config
     workers = worker_configs(config, MODEL, num_cores=5)
-    assert [(worker.index, worker.group, worker.device, worker.num_threads) for worker in workers] == [
+    assert [(worker.index, worker.group, worker.device, worker.device_config.num_threads) for worker in workers] == [
         (0, "0", "cpu:0", 2),
         (1, "1", "cpu:1", 2),
     ]
-    assert [worker.num_threads for worker in worker_configs(config, MODEL, num_cores=1)] == [1, 1]
+    assert [worker.device_config.num_threads for worker in worker_configs(config, MODEL, num_cores=1)] == [1, 1]
 
 
 def test_ranks_know_their_place_and_cpu_ranks_keep_to_their_cores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,16 +62,14 @@ def test_ranks_know_their_place_and_cpu_ranks_keep_to_their_cores(monkeypatch: p
     )
     config = resolve(["--topology", "mixed=cpu:0,cpu:1;mixed=cpu:2", "--peer-timeout", "2s"], {}).config
     workers = worker_configs(config, MODEL, num_cores=6)
-    assert [(worker.index, worker.group, worker.rank, worker.world_size) for worker in workers] == [
-        (0, "0", 0, 2),
-        (1, "0", 1, 2),
-        (2, "1", 0, 1),
-    ]
+    devices = [worker.device_config for worker in workers]
+    assert [(worker.index, worker.group) for worker in workers] == [(0, "0"), (1, "0"), (2, "1")]
+    assert [(device.rank, device.world_size) for device in devices] == [(0, 2), (1, 2), (0, 1)]
     assert [worker.cores for worker in workers] == [(0, 1), (2, 3), ()]
-    assert [worker.num_threads for worker in workers] == [2, 2, 2]
-    device = workers[1].device_config()
+    assert [worker.device_config.num_threads for worker in workers] == [2, 2, 2]
+    device = workers[1].device_config
     assert (device.rank, device.world_size, device.peer_timeout_s) == (1, 2, 2.0)
-    assert scheduler_config(config).peer_timeout_s == 2.0
+    assert config.scheduler.peer_timeout_s == 2.0
 
 
 def test_devices_that_are_no_cpu_keep_to_no_cores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,4 +89,8 @@ def test_a_worker_does_not_spin_for_work_and_asks_no_hub() -> None:
 def test_how_the_emulator_runs_reaches_its_workers() -> None:
     config = resolve(["--devices", "emu:1", "--emu-mode", "check", "--emu-seed", "7"], {}).config
     (worker,) = worker_configs(config, MODEL)
-    assert (worker.device, worker.emu_mode, worker.emu_seed) == ("emu:1", "check", 7)
+    assert (worker.device, worker.simulated.emu_mode, worker.simulated.emu_seed) == ("emu:1", "check", 7)
+
+
+def test_workers_are_numbered_through_group_by_group() -> None:
+    assert grouped_worker_names((2, 1)) == [["worker:0", "worker:1"], ["worker:2"]]

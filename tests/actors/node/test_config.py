@@ -3,8 +3,7 @@ from pathlib import Path
 import pytest
 
 from actors.node.config import NodeConfig, printed, resolve
-from actors.node.devices import Group
-from actors.node.gpus import Gpus
+from actors.node.devices import Gpus, Group
 from actors.node.settings import ConfigError
 
 
@@ -28,12 +27,13 @@ def complaint(*arguments: str, **environment: str) -> str:
 
 def test_the_defaults_are_those_of_the_interface() -> None:
     defaults = config()
+    device, ingress, scheduler = defaults.device, defaults.ingress, defaults.scheduler
     assert (defaults.model, defaults.host, defaults.port) == ("demo", "127.0.0.1", 8765)
-    assert (defaults.page_size, defaults.max_running, defaults.max_waiting) == (16, 256, 1024)
-    assert (defaults.max_waiting_tokens, defaults.max_message_bytes) == (1_000_000, 8 * 1024 * 1024)
-    assert (defaults.resume_ttl_s, defaults.drain_timeout_s, defaults.loop) == (60.0, 30.0, "uvloop")
-    assert (defaults.prefix_cache, defaults.chunked_prefill, defaults.overlap) == (True, True, True)
-    assert (defaults.batch_invariant, defaults.quantization, defaults.batching) == (False, "none", "continuous")
+    assert (device.page_size, scheduler.max_running, scheduler.max_waiting) == (16, 256, 1024)
+    assert (scheduler.max_waiting_tokens, ingress.max_message_bytes) == (1_000_000, 8 * 1024 * 1024)
+    assert (scheduler.resume_ttl_s, defaults.drain_timeout_s, defaults.loop) == (60.0, 30.0, "uvloop")
+    assert (scheduler.prefix_cache, scheduler.chunked_prefill, scheduler.overlap) == (True, True, True)
+    assert (device.batch_invariant, device.quantization, scheduler.batching) == (False, "none", "continuous")
     assert defaults.groups == (Group("mixed", ("cpu:0",)),)
 
 
@@ -43,8 +43,8 @@ def test_flags_win_over_the_environment_which_wins_over_the_file(tmp_path: Path)
         'page-size = 32\nmax_running = 7\nhost = "127.0.0.2"\noverlap = false\nallowed-origin = ["a", "b"]\n'
     )
     resolved = config("--config", str(file), "--page-size", "8", TOKENSTAGE_PAGE_SIZE="64", TOKENSTAGE_MAX_RUNNING="9")
-    assert (resolved.page_size, resolved.max_running, resolved.host) == (8, 9, "127.0.0.2")
-    assert (resolved.overlap, resolved.allowed_origins) == (False, ("a", "b"))
+    assert (resolved.device.page_size, resolved.scheduler.max_running, resolved.host) == (8, 9, "127.0.0.2")
+    assert (resolved.scheduler.overlap, resolved.ingress.allowed_origins) == (False, ("a", "b"))
 
 
 def test_the_file_may_be_named_by_the_environment(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_the_file_may_be_named_by_the_environment(tmp_path: Path) -> None:
     ("given", "num_bytes"), [("1024", 1024), ("2GiB", 2**31), ("500MB", 500_000_000), ("1.5 kib", 1536)]
 )
 def test_sizes_have_units(given: str, num_bytes: int) -> None:
-    assert config("--kv-memory", given).kv_memory == num_bytes
+    assert config("--kv-memory", given).device.kv_memory == num_bytes
 
 
 @pytest.mark.parametrize(("given", "seconds"), [("5", 5.0), ("1.5s", 1.5), ("250ms", 0.25), ("2m", 120.0)])
@@ -66,29 +66,29 @@ def test_times_have_units(given: str, seconds: float) -> None:
 
 
 def test_switches_can_be_turned_off_everywhere() -> None:
-    assert not config("--no-overlap").overlap
-    assert not config(TOKENSTAGE_PREFIX_CACHE="0").prefix_cache
-    assert config("--prefix-cache", TOKENSTAGE_PREFIX_CACHE="0").prefix_cache
+    assert not config("--no-overlap").scheduler.overlap
+    assert not config(TOKENSTAGE_PREFIX_CACHE="0").scheduler.prefix_cache
+    assert config("--prefix-cache", TOKENSTAGE_PREFIX_CACHE="0").scheduler.prefix_cache
 
 
 def test_auto_is_a_value() -> None:
     resolved = config("--num-pages", "auto", "--max-model-len", "auto", "--step-tokens", "auto", "--tp", "auto")
-    assert (resolved.num_pages, resolved.max_model_len) == (None, None)
-    assert resolved.step_tokens == config().step_tokens > 0
+    assert (resolved.device.num_pages, resolved.max_model_len) == (None, None)
+    assert resolved.scheduler.step_tokens == config().scheduler.step_tokens > 0
 
 
 def test_the_step_has_room_for_all_rows_and_a_page_of_prefill_unless_it_is_given() -> None:
-    assert config().step_tokens == 512
-    assert config("--page-size", "1024").step_tokens == 256 + 1024
-    assert config("--max-running", "1000").step_tokens == 1000 + 16
-    assert config("--max-running", "1000", "--step-tokens", "64").step_tokens == 64
+    assert config().scheduler.step_tokens == 512
+    assert config("--page-size", "1024").scheduler.step_tokens == 256 + 1024
+    assert config("--max-running", "1000").scheduler.step_tokens == 1000 + 16
+    assert config("--max-running", "1000", "--step-tokens", "64").scheduler.step_tokens == 64
 
 
 def test_keys_come_from_flags_and_file(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("# staff\nk3\n\n  k4\n")
     resolved = config("--api-key", "k1", "--api-key", "k2", "--api-key-file", str(file))
-    assert resolved.api_keys == ("k1", "k2", "k3", "k4")
+    assert resolved.ingress.api_keys == ("k1", "k2", "k3", "k4")
 
 
 def test_each_device_is_a_group_of_its_own() -> None:
@@ -105,8 +105,8 @@ def test_without_devices_all_gpus_are_taken_else_the_cpu(
 
 
 def test_steps_are_larger_on_gpus_only() -> None:
-    assert config("--devices", "cuda:0").step_tokens == 2048
-    assert config("--devices", "emu:0").step_tokens == config("--devices", "cpu").step_tokens == 512
+    assert config("--devices", "cuda:0").scheduler.step_tokens == 2048
+    assert config("--devices", "emu:0").scheduler.step_tokens == config("--devices", "cpu").scheduler.step_tokens == 512
 
 
 def test_tp_groups_devices_as_they_are_named() -> None:
@@ -137,7 +137,7 @@ def test_a_topology_has_groups_of_any_size() -> None:
     resolved = config("--topology", "mixed=cpu:0,cpu:1;mixed=counting", "--peer-timeout", "1s")
     assert resolved.groups == (Group("mixed", ("cpu:0", "cpu:1")), Group("mixed", ("counting:0",)))
     assert resolved.devices == ("cpu:0", "cpu:1", "counting:0")
-    assert resolved.peer_timeout_s == 1.0
+    assert resolved.scheduler.peer_timeout_s == 1.0
     assert config("--topology", "mixed=cpu:0,cpu:1", "--tp", "2").groups == (Group("mixed", ("cpu:0", "cpu:1")),)
 
 

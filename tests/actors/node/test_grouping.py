@@ -1,19 +1,30 @@
-"""From a configuration and a model to groups; the devices' figures are given, but for one test."""
+"""From a configuration and a model to groups; the devices' figures are given, but for one test.
+
+Then the measuring process as the node sees it: it answers, fails in a line, or is ended.
+"""
 
 import subprocess
 import sys
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
 from actors.node.config import NodeConfig, resolve
 from actors.node.devices import Group
-from actors.node.grouping import choose_groups, compare, printed_plan
-from actors.node.trials import TrialError
+from actors.node.grouping import TrialError, choose_groups, compare, printed_plan, run_trial, table
+from actors.node.prediction import Candidate, Room
 from cuda.check.trial import Pace, Trial, TrialResult
 from cuda.models.folder import read_model_info
 from protocol.model_info import ModelInfo
 from tests.cuda.models.tiny import tiny_model
+
+TRIAL = Trial(
+    kind="cpu", devices=(0, 1), folder="/model", dtype="auto", quantization="none", rows=8, hidden_size=64,
+    sizes=(1, 2), values=(10, 5),
+)  # fmt: skip
+RESULT = TrialResult((Pace(1, 1e-9), Pace(2, 2e-9, 1e-6, 1e9)), 4, 1000)
+ROOM = Room(100 << 20, 4096, "")
 
 
 @pytest.fixture(scope="module")
@@ -149,3 +160,50 @@ def test_real_devices_are_measured(model: ModelInfo) -> None:
     plan = compare(config("--devices", "cpu:0,cpu:1"), model)
     assert [candidate.size for candidate in plan.candidates] == [1, 2]
     assert all(candidate.step_s for candidate in plan.candidates)
+
+
+def test_the_table_shows_what_was_compared() -> None:
+    tried = [
+        Candidate(1, 2, "needs 15.0 of 10.0 GiB", ROOM, 0.01, 0.0),
+        Candidate(2, 1, "", Room(50 << 20, 81_920, ""), 0.005, 0.00025),
+    ]
+    assert table(tried, {2}).splitlines() == [
+        "   tp  groups  fits  weights/rank  KV tokens/group  compute ms  exchange ms  step ms",
+        "    1       2    no       100 MiB            4,096      10.000        0.000   10.000  needs 15.0 of 10.0 GiB",
+        "*   2       1   yes        50 MiB           81,920       5.000        0.250    5.250",
+    ]
+
+
+def test_the_table_says_what_is_not_known() -> None:
+    assert table([Candidate(1, 2), Candidate(2, 1)], {1}).splitlines()[1].split() == [*"*12?", *"-----"]
+
+
+def python(code: str) -> tuple[str, ...]:
+    return (sys.executable, "-c", code)
+
+
+def test_a_result_comes_back() -> None:
+    code = f"import sys; sys.stdin.buffer.read(); sys.stdout.buffer.write({msgspec.msgpack.encode(RESULT)!r})"
+    assert run_trial(TRIAL, command=python(code)) == RESULT
+
+
+def test_what_is_to_be_measured_arrives() -> None:
+    code = "import sys; sys.exit(sys.stdin.buffer.read().hex())"
+    with pytest.raises(TrialError) as caught:
+        run_trial(TRIAL, command=python(code))
+    assert msgspec.msgpack.decode(bytes.fromhex(str(caught.value)), type=Trial) == TRIAL
+
+
+def test_a_failure_is_told_by_its_last_line() -> None:
+    with pytest.raises(TrialError, match=r"^ValueError: no such thing$"):
+        run_trial(TRIAL, command=python("raise ValueError('no such thing')"))
+
+
+def test_a_silent_death_is_told_by_its_code() -> None:
+    with pytest.raises(TrialError, match="ended with -9"):
+        run_trial(TRIAL, command=python("import os; os.kill(os.getpid(), 9)"))
+
+
+def test_one_that_hangs_is_ended() -> None:
+    with pytest.raises(TrialError, match="not done after"):
+        run_trial(TRIAL, command=python("import signal; signal.pause()"), limit_s=0.2)

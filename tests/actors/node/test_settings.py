@@ -1,6 +1,7 @@
 import pytest
 
-from actors.node.settings import SETTINGS, Setting, read_settings
+from actors.node.config import resolve
+from actors.node.settings import SETTINGS, Setting
 
 
 def choices_of(setting: Setting) -> list[str]:
@@ -22,7 +23,7 @@ def test_the_help_of_a_choice_names_every_choice() -> None:
 
 def test_the_help_shows_what_this_version_has(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
-        read_settings(["--help"], {})
+        resolve(["--help"], {})
     shown = capsys.readouterr().out
     assert shown.startswith("usage: tokenstage [SETTING ...]\n")
     assert "--quantization" in shown

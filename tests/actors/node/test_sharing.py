@@ -4,9 +4,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from actors.node import sharing
+from actors.node.children import worker_configs
 from actors.node.config import NodeConfig, resolve
 from actors.node.settings import ConfigError
 from cuda.models.config import parse_spec
+from protocol.model_info import ModelInfo
 
 SPEC = parse_spec(
     {
@@ -21,6 +23,8 @@ SPEC = parse_spec(
     (2,),
 )
 PAGE_BYTES_A_HEAD = 2 * 2 * 16 * 16 * 4  # layers, keys and values, slots, head size, bytes of a float32
+MODEL = ModelInfo(name="m", folder="/m", vocab_size=10, max_model_len=100, eos_token_ids=(1,))
+WHY = "peer-to-peer is unfit, falling back: cuda:2 to cuda:3: lost writes"
 
 
 def config(*flags: str) -> NodeConfig:
@@ -63,3 +67,15 @@ def test_a_kv_head_that_several_ranks_hold_counts_for_each() -> None:
     resolved = config("--devices", "cpu:0,cpu:1,cpu:2,cpu:3", "--tp", "4")
     assert sharing.page_bytes(resolved, SPEC, 4) == [PAGE_BYTES_A_HEAD] * 4
     assert sharing.kv_memory(resolved, SPEC) == [None] * 4
+
+
+def test_only_groups_of_gpus_are_asked_and_the_unfit_are_told_to_their_workers() -> None:
+    topology = "mixed=cuda:0,cuda:1;mixed=cuda:2,cuda:3;mixed=emu:0,emu:1;mixed=cuda:4"
+    resolved = resolve(["--topology", topology], {}).config
+    answers: dict[tuple[str, ...], str | None] = {("cuda:0", "cuda:1"): None, ("cuda:2", "cuda:3"): WHY}
+    with capture_logs() as logs:
+        unfit = sharing.unfit_groups(resolved, lambda devices: answers.pop(tuple(devices)))
+    assert answers == {}
+    assert [(line["event"], line["log_level"], line["group"]) for line in logs] == [(WHY, "warning", 1)]
+    workers = worker_configs(resolved, MODEL, unfit=unfit)
+    assert [worker.device_config.peer_to_peer for worker in workers] == [True, True, False, False, True, True, True]

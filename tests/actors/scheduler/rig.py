@@ -184,4 +184,5 @@ def _device_config(config: SchedulerConfig, num_pages: int, page_size: int) -> D
         quantization="none",
         batch_invariant=False,
         num_threads=1,
+        peer_timeout_s=10.0,
     )

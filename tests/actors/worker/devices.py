@@ -3,10 +3,13 @@
 import threading
 from collections.abc import Callable, Sequence
 
-from cuda.devices.device import PoolInfo
+from cuda.devices.device import DeviceConfig, PoolInfo
 from protocol.step import SampledRow, StepPlan, StepResult, StepRow
 
 POOL = PoolInfo(num_pages=64, page_size=16, weights_bytes=1000, kv_bytes=2000)
+SHARD = DeviceConfig(
+    folder="/nowhere", max_running=256, max_model_len=100, max_step_tokens=512, num_threads=1, peer_timeout_s=10.0
+)
 
 
 class HandDevice:

@@ -2,8 +2,9 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
-from msgspec.structs import replace
+from msgspec import structs
 
 from actors.runtime.actor import Actor
 from actors.worker.actor import MAX_PLANS, WorkerActor
@@ -22,9 +23,13 @@ from protocol.messages import (
     WorkerReady,
 )
 from tests.actors.runtime.local import LocalRef, LocalSystem
-from tests.actors.worker.devices import POOL, HandDevice, plan_of
+from tests.actors.worker.devices import POOL, SHARD, HandDevice, plan_of
 
-CONFIG = WorkerConfig(index=3, group="g", device="hand", model_name="m", folder="/nowhere", max_model_len=100)
+CONFIG = WorkerConfig(index=3, group="g", device="hand", model_name="m", device_config=SHARD)
+
+
+def of_rank(rank: int, world_size: int = 1) -> WorkerConfig:
+    return structs.replace(CONFIG, device_config=replace(SHARD, rank=rank, world_size=world_size))
 
 
 class Ear(Actor[SchedulerInbox]):
@@ -84,7 +89,7 @@ async def test_a_loaded_worker_says_what_its_pool_holds() -> None:
 
 async def test_a_rank_is_ready_once_it_has_met_its_peers() -> None:
     device = HandDevice()
-    async with stage(device, loaded=False, config=replace(CONFIG, rank=1, world_size=2)) as scene:
+    async with stage(device, loaded=False, config=of_rank(1, world_size=2)) as scene:
         assert await scene.ear.next() == MemoryExported(3, 1, b"mine")
         health = await scene.worker.ask(GetHealth(), timeout_s=1)
         assert not health.ok
@@ -97,7 +102,7 @@ async def test_a_rank_is_ready_once_it_has_met_its_peers() -> None:
 
 async def test_a_rank_that_is_stopped_before_its_peers_come_closes_its_device() -> None:
     device = HandDevice()
-    async with stage(device, loaded=False, config=replace(CONFIG, world_size=2)) as scene:
+    async with stage(device, loaded=False, config=of_rank(0, world_size=2)) as scene:
         assert isinstance(await scene.ear.next(), MemoryExported)
         await scene.system.stop("worker")
         assert await asyncio.to_thread(device.closed.wait, 10)
@@ -107,7 +112,7 @@ async def test_a_rank_that_is_stopped_before_its_peers_come_closes_its_device() 
 async def test_one_rank_speaks_for_the_step_times_of_its_group() -> None:
     names = []
     for rank in range(2):
-        async with stage(HandDevice(), config=replace(CONFIG, rank=rank)) as scene:
+        async with stage(HandDevice(), config=of_rank(rank)) as scene:
             snapshot = await scene.worker.ask(CollectMetrics(), timeout_s=1)
             names.append({family.name for family in snapshot.families})
     assert names[0] - names[1] == {"tokenstage_step_duration_seconds", "tokenstage_step_gap_seconds"}

@@ -1,10 +1,13 @@
+from dataclasses import replace
+
 import pytest
 
-from actors.worker.config import WorkerConfig
+from actors.worker.config import SimulatedConfig, WorkerConfig
 from actors.worker.devices import EMULATED_POOL_BYTES, open_device
 from cuda.devices.counting import CountingDevice
 from cuda.gpu.device import GpuDevice
 from protocol.errors import PartFailed
+from tests.actors.worker.devices import SHARD
 from tests.cuda.kernels.combinations import needs_compiler
 
 
@@ -14,11 +17,8 @@ def config(device: str, *, kv_memory: int | None = None) -> WorkerConfig:
         group="g",
         device=device,
         model_name="m",
-        folder="/nowhere",
-        max_model_len=100,
-        kv_memory=kv_memory,
-        emu_mode="check",
-        emu_seed=7,
+        device_config=replace(SHARD, kv_memory=kv_memory),
+        simulated=SimulatedConfig(emu_mode="check", emu_seed=7),
     )
 
 

@@ -25,6 +25,7 @@ def config_for(folder: Path, **overrides: Any) -> DeviceConfig:
         "quantization": "none",
         "batch_invariant": False,
         "num_threads": 2,
+        "peer_timeout_s": 10.0,
     }
     return DeviceConfig(**{**fields, **overrides})
 

@@ -27,6 +27,7 @@ def make(num_pages: int | None = 8, *, folder: str = "", vocab_size: int | None 
         quantization="none",
         batch_invariant=False,
         num_threads=1,
+        peer_timeout_s=10.0,
     )
     device = CountingDevice(config, vocab_size=vocab_size)
     device.load(lambda _: None)
