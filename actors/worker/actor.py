@@ -10,13 +10,13 @@ from collections.abc import Callable
 from typing import Any, assert_never
 
 import structlog
+from prometheus_client import CollectorRegistry, Gauge, Histogram
 
 from actors.runtime.actor import Actor
 from actors.runtime.metrics import snapshot_of
 from actors.runtime.ref import ActorRef
 from actors.worker.config import WorkerConfig
 from actors.worker.device_thread import DeviceThread
-from actors.worker.metrics import WorkerMetrics
 from cuda.devices.device import Device, PoolInfo
 from protocol.errors import PartFailed
 from protocol.messages import (
@@ -36,6 +36,11 @@ from protocol.step import StepPlan, StepResult
 
 MAX_PLANS = 4
 CLOSE_TIMEOUT_S = 5.0
+DURATION_BUCKETS = (
+    *(0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075),
+    *(0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+)
+GAP_BUCKETS = (0.00001, 0.00003, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 1.0)
 
 log = structlog.get_logger()
 
@@ -57,8 +62,8 @@ class WorkerActor(Actor[WorkerInbox]):
         self._config = config
         self._scheduler = scheduler
         self._on_progress = on_progress
-        self._metrics = WorkerMetrics(config)
-        self.registry = self._metrics.registry
+        self.registry = CollectorRegistry()
+        self._times = _StepTimes(self.registry, config)
         self._thread = DeviceThread(
             device, self, name=f"device-{config.device}", has_peers=config.device_config.world_size > 1
         )
@@ -167,10 +172,39 @@ class WorkerActor(Actor[WorkerInbox]):
         """The device has executed a plan."""
         self._num_plans -= 1
         self._say(StepCompleted(self._config.index, result))
-        self._metrics.step_completed(result)
+        self._times.observe(result)
 
     def device_failed(self, error: Exception) -> None:
         """The device is lost."""
         traceback = None if isinstance(error, PartFailed) else error  # its message says it all
         log.error("device failed", device=self._config.device, reason=str(error), exc_info=traceback)
         self._outgoing.put_nowait(error)
+
+
+class _StepTimes:
+    """What a worker counts. Ranks run in lockstep: one speaks for its group."""
+
+    def __init__(self, registry: CollectorRegistry, config: WorkerConfig) -> None:
+        shown = registry if config.device_config.rank == 0 else None
+        labels = {"model_name": config.model_name, "group": config.group}
+        self._duration = Histogram(
+            "tokenstage_step_duration_seconds",
+            "Time the device spent on one step.",
+            list(labels),
+            buckets=DURATION_BUCKETS,
+            registry=shown,
+        ).labels(**labels)
+        self._gap = Histogram(
+            "tokenstage_step_gap_seconds",
+            "Device idle between two steps while rows were running.",
+            list(labels),
+            buckets=GAP_BUCKETS,
+            registry=shown,
+        ).labels(**labels)
+        Gauge(
+            "tokenstage_worker_epoch", "Which life of this worker this is.", ["model_name", "worker"], registry=registry
+        ).labels(config.model_name, str(config.index)).set(config.epoch)
+
+    def observe(self, result: StepResult) -> None:
+        self._duration.observe(result.duration_s)
+        self._gap.observe(result.gap_s)
