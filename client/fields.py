@@ -3,11 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
-import msgspec
-
 from client.errors import BadRequestError
 from protocol.errors import RequestError
-from protocol.validation import check_generate, refusal
+from protocol.validation import check_generate, read_fields
 from protocol.wire import ChatMessage, Generate, SloTargets
 
 
@@ -45,18 +43,11 @@ class GenerateFields(TypedDict, total=False):
 
 def build_generate(fields: Mapping[str, Any]) -> Generate:
     """Make the command of `fields`, by the server's own rules. Raises BadRequestError; its `param` names the field."""
-    values = dict(fields)
     try:
-        generate = msgspec.convert(values, Generate)
+        generate = read_fields(dict(fields), Generate)
         check_generate(generate, [generate.model or ""])
-    except msgspec.ValidationError as error:
-        raise _bad_request(refusal(error, values, Generate)) from error
     except RequestError as error:
-        raise _bad_request(error) from error
+        raise BadRequestError(error.message, code=error.code, param=error.param) from error
     if generate.credit < 1:
         raise BadRequestError("credit is 0; a stream needs at least 1", code="invalid_request", param="credit")
     return generate
-
-
-def _bad_request(error: RequestError) -> BadRequestError:
-    return BadRequestError(error.message, code=error.code, param=error.param)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from protocol.errors import RequestError
 from protocol.session import MAX_LIVE, Encoding, Frame, LiveIds, Session, read_map
-from protocol.validation import check_generate, refusal, shown
+from protocol.validation import check_generate, read_fields, shown
 from protocol.wire import (
     Accepted,
     Authenticate,
@@ -89,10 +89,7 @@ class NativeSession(Session):
         kind = _read_kind(fields)
         if kind in (Generate, Resume) and name is not None and self._ids.is_live(name):
             raise RequestError("duplicate_id", f"id {shown(name)} is still running on this connection", param="id")
-        try:
-            command: StreamCommand = msgspec.convert(fields, kind, str_keys=self._encoding == "json")
-        except msgspec.ValidationError as error:
-            raise refusal(error, fields, kind) from error
+        command: StreamCommand = read_fields(fields, kind, str_keys=self._encoding == "json")
         if isinstance(command, Generate):
             check_generate(command, self._models)
         return command

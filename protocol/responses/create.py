@@ -7,13 +7,12 @@ meaning of the answer and is not supported is refused, so that nobody takes plai
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-import msgspec
 from msgspec import Meta, Struct
 
 from protocol.bounds import MAX_INT31, PositiveCount
 from protocol.errors import RequestError, invalid
 from protocol.sampling import MAX_LOGPROBS
-from protocol.validation import check_generate, refusal, shown
+from protocol.validation import check_generate, check_model, read_fields, shown
 from protocol.wire import ChatMessage, Generate
 
 LOGPROBS = "message.output_text.logprobs"
@@ -82,14 +81,9 @@ def read_create(fields: dict[str, object], stream_id: str | None, models: tuple[
     nested = fields.get("response")
     if isinstance(nested, dict):
         fields = fields | nested
-    try:
-        read = msgspec.convert(fields, CreateFields, str_keys=True)
-    except msgspec.ValidationError as error:
-        raise refusal(error, fields, CreateFields) from error
-    _refuseinvalid(read)
-    if read.model is not None and read.model not in models:
-        message = f"model is {shown(read.model)}; this server serves {', '.join(models)}"
-        raise RequestError("model_not_found", message, param="model")
+    read = read_fields(fields, CreateFields, str_keys=True)
+    _refuse_unsupported(read)
+    check_model(read.model, models)
     messages = tuple(read_messages(read.input))
     return Create(fields=read, model=read.model or models[0], stream_id=stream_id, messages=messages)
 
@@ -118,7 +112,7 @@ def to_generate(create: Create, response_id: str, history: tuple[ChatMessage, ..
     return generate
 
 
-def _refuseinvalid(fields: CreateFields) -> None:
+def _refuse_unsupported(fields: CreateFields) -> None:
     if fields.tools:
         raise invalid("tools", "tools are not supported; leave the list empty")
     if fields.tool_choice not in (None, "auto", "none"):
