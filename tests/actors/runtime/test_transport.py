@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from actors.runtime.channel import RemoteRef
-from actors.runtime.frames import FrameReader, FrameRefused
-from actors.runtime.ref import ActorStopped, MessageRefused
+from actors.runtime import channel
+from actors.runtime.channel import RemoteRef, tell_all
+from actors.runtime.frames import FrameKind, FrameReader, FrameRefused, encode_frame
+from actors.runtime.ref import ActorRef, ActorStopped, MessageRefused
 from tests.actors.runtime.cast import INBOX, Alien, Note, Notebook, Urgent, alive
+from tests.actors.runtime.local import LocalSystem
 
 
 def ref_to(path: Path) -> RemoteRef[Any]:
@@ -93,6 +95,40 @@ async def test_what_was_queued_for_one_life_is_not_sent_to_the_next(tmp_path: Pa
         await ref.ask(Note("new"), timeout_s=5)
     assert second.texts == ["new"]
     await ref.close()
+
+
+async def test_what_is_told_to_all_is_encoded_once_and_who_has_stopped_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded: list[object] = []
+
+    def encode(kind: FrameKind, correlation: int, message: object) -> bytes:
+        encoded.append(message)
+        return encode_frame(kind, correlation, message)
+
+    monkeypatch.setattr(channel, "encode_frame", encode)
+    first, second, near = Notebook(), Notebook(), Notebook()
+    refs = [RemoteRef[Any](tmp_path / name, name, INBOX, connect_timeout_s=0.2) for name in ("first", "gone", "second")]
+    async with alive(first, tmp_path / "first"), alive(second, tmp_path / "second"), LocalSystem() as system:
+        near_ref = system.start(near, name="near")
+        told: list[ActorRef[Any]] = [*refs, near_ref]
+        stopped = await tell_all(told, Note("to all"))
+        assert stopped == ["gone"]
+        assert encoded == [Note("to all")]
+        async with asyncio.timeout(5):
+            await asyncio.gather(*(notebook.entered.wait() for notebook in (first, second, near)))
+        for ref in refs:
+            await ref.close()
+    assert first.texts == second.texts == near.texts == ["to all"]
+
+
+async def test_nothing_is_tried_before_there_is_a_connection(tmp_path: Path) -> None:
+    async with alive(Notebook(), tmp_path / "notebook.sock"):
+        ref = ref_to(tmp_path / "notebook.sock")
+        assert not ref.try_tell(Note("too early"))
+        await ref.tell(Note("told"))
+        assert ref.try_tell(Note("tried"))
+        await ref.close()
 
 
 async def test_a_socket_left_by_a_killed_process_does_not_hinder_the_next(tmp_path: Path) -> None:
