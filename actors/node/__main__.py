@@ -42,33 +42,24 @@ def _main(arguments: list[str]) -> int:
         from actors.node.check import check  # noqa: PLC0415 - a start has no time for it
 
         return check(resolved.config.devices)
-    if resolved.print_plan:
-        return _print_plan(resolved.config)
-    return _serve(resolved.config)
+    return _serve(resolved.config, print_plan=resolved.print_plan)
 
 
-def _print_plan(config: NodeConfig) -> int:
-    from actors.node.grouping import printed_plan  # noqa: PLC0415 - see `_serve`
-
-    configure_logging(config.log_level, config.log_format, "node")
-    check_devices(config.devices)
-    with KernelCompiler() as compiler:
-        sys.stdout.write(f"{printed_plan(config, load_model(config, compiler))}\n")
-    return 0
-
-
-def _serve(config: NodeConfig) -> int:
-    configure_logging(config.log_level, config.log_format, "node")
+def _serve(config: NodeConfig, *, print_plan: bool) -> int:
+    configure_logging(config.process.log_level, config.process.log_format, "node")
     check_devices(config.devices)
     with KernelCompiler() as compiler:
         model = load_model(config, compiler)
-        if config.tp_is_auto:
-            from actors.node.grouping import choose_groups  # noqa: PLC0415 - a start without a choice has no time for it
+        if print_plan or config.tp_is_auto:
+            from actors.node.grouping import choose_groups, printed_plan  # noqa: PLC0415 - a start without has no time
 
+            if print_plan:
+                sys.stdout.write(f"{printed_plan(config, model)}\n")
+                return 0
             config = choose_groups(config, model)
         check_groups(config, model)
         with open_listener(config) as listener, run_folder() as run_dir:
-            return run(Supervision(config, model, listener, run_dir).run(), config.loop)
+            return run(Supervision(config, model, listener, run_dir).run(), config.process.loop)
 
 
 if __name__ == "__main__":

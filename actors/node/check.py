@@ -66,10 +66,8 @@ def _findings(devices: Sequence[str], show: Callable[[str], None]) -> Iterator[R
 
 
 def _findings_of(device: str, show: Callable[[str], None]) -> Iterator[Finding]:
-    try:
-        check_is_there(device)
-    except ConfigError as error:
-        yield Finding("device", "FAILED", str(error).removeprefix("--devices: "))
+    if lack := _lack(device):
+        yield Finding("device", "FAILED", lack)
         return
     if device.startswith("counting"):
         yield Finding("counting device", "note", "computes nothing: there is nothing to check")
@@ -95,7 +93,7 @@ def _check_device(report: Callable[[Any], None], device: str) -> None:
 def _kinds(devices: Sequence[str]) -> Iterator[list[str]]:
     """Several devices of one kind each time: nobody shares out a model over different ones."""
     for kind in ("cuda", "emu", "cpu"):
-        alike = [device for device in devices if device.startswith(kind) and _is_there(device)]
+        alike = [device for device in devices if device.startswith(kind) and not _lack(device)]
         if len(alike) > 1:
             yield alike
 
@@ -105,12 +103,13 @@ def _sum_finding(devices: Sequence[str]) -> Finding:
     return Finding(f"all-reduce of {','.join(devices)}", "FAILED" if wrong else "ok", wrong or "equal")
 
 
-def _is_there(device: str) -> bool:
+def _lack(device: str) -> str:
+    """Why there is no such device; "" if there is."""
     try:
         check_is_there(device)
-    except ConfigError:
-        return False
-    return True
+    except ConfigError as error:
+        return str(error).removeprefix("--devices: ")
+    return ""
 
 
 def _table(rows: Sequence[Row], *, plain: bool) -> Table:

@@ -1,37 +1,61 @@
-"""A node's child processes: their names and sockets, and what each is told about itself.
+"""Who is created where and wired to whom; the entry of every child process: `python -m actors.node.children NAME FD`.
 
-An actor's configuration is the node's own struct for it; only what differs between workers is made here. Who is created
-in a child and wired to whom: `actors.node.child`.
+    process      actor           tells                      is told by
+    ingress      IngressActor    scheduler                  scheduler, node (Drain, SchedulerFailed)
+    scheduler    SchedulerActor  ingress, every worker      ingress, workers, node (WorkerFailed)
+    worker:i     WorkerActor     scheduler                  scheduler, ingress (GetHealth, CollectMetrics only)
+
+Every mailbox is a Unix socket in the node's private run directory. A process imports its own actor only. What it is
+told about itself is a spec, whose configuration is the node's own struct for that actor.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict
+import asyncio
+import gc
+import os
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, TypeVar, assert_never
 
+import msgspec
+import structlog
 from msgspec import Struct
 
 from actors.ingress.config import IngressConfig
-from actors.node.config import NodeConfig
-from actors.node.devices import core_shares, usable_cores
+from actors.node.config import ProcessConfig
+from actors.runtime.actor import Actor, Runner
 from actors.runtime.channel import RemoteRef
-from actors.runtime.ref import Inbox
+from actors.runtime.child import NodeLine, Progressed, Ready, die_with, leave_signals_to_node, run
+from actors.runtime.clock import RealClock
+from actors.runtime.log import configure_logging
+from actors.runtime.metrics import RuntimeMetrics
+from actors.runtime.ref import ActorStopped, Inbox
+from actors.runtime.transport import serve_mailbox
 from actors.scheduler.config import SchedulerConfig
 from actors.worker.config import WorkerConfig
-from cuda.devices.device import DeviceConfig
+from protocol.errors import PartFailed
 from protocol.messages import (
     CollectMetrics,
     Drain,
     Drained,
     GetHealth,
     Health,
+    IngressInbox,
     MetricsSnapshot,
     SchedulerFailed,
+    SchedulerInbox,
     WorkerFailed,
+    WorkerInbox,
 )
 from protocol.model_info import ModelInfo
 
+InboxT = TypeVar("InboxT")
+log = structlog.get_logger()
+SWITCH_INTERVAL_S = 0.0005
+"""How long a device's Python may keep the loop of its worker, and so a finished step, waiting; Python's own is 5 ms."""
 CONTROL = (GetHealth, CollectMetrics, Drain, WorkerFailed, SchedulerFailed)
 """Messages whose order among the others does not matter: they go by sockets of their own."""
 REPLIES: dict[type, Any] = {GetHealth: Health, CollectMetrics: MetricsSnapshot, Drain: Drained | None}
@@ -40,8 +64,6 @@ CAPACITIES = {"ingress": 256, "scheduler": 8192, "worker": 64}
 """Messages a mailbox holds before its senders wait."""
 CONNECT_TIMEOUT_S = 10.0
 """Children start together: the slowest to import must not be taken for dead."""
-OFFLINE: Mapping[str, str] = {"HF_HUB_OFFLINE": "1"}
-"""Models are local: a look-up at the hub would only hang."""
 
 
 class Place(Struct, frozen=True):
@@ -49,9 +71,7 @@ class Place(Struct, frozen=True):
 
     run_dir: str
     node_pid: int
-    loop: Literal["uvloop", "asyncio"]
-    log_level: str
-    log_format: Literal["console", "json"]
+    process: ProcessConfig
 
 
 class ChildSpec(Struct, frozen=True, tag=True):
@@ -87,59 +107,125 @@ class WorkerSpec(ChildSpec, frozen=True):
 AnySpec = SchedulerSpec | IngressSpec | WorkerSpec
 
 
-def worker_configs(
-    config: NodeConfig,
-    model: ModelInfo,
-    *,
-    kv_memory: Sequence[int | None] | None = None,
-    num_cores: int | None = None,
-    unfit: Collection[int] = (),
-) -> list[WorkerConfig]:
-    """Return each worker's part, in the order of `config.devices`; `kv_memory`: of each, if that is not the setting.
+def main() -> None:
+    """Be the child that the node says this is."""
+    leave_signals_to_node()
+    name, descriptor = sys.argv[1], int(sys.argv[2])
+    line = NodeLine(descriptor)
+    try:
+        spec = msgspec.json.decode(line.receive_spec(), type=AnySpec)
+    except EOFError:
+        sys.exit(1)  # the node has ended already
+    die_with(spec.place.node_pid)
+    if isinstance(spec, WorkerSpec) and spec.config.cores:
+        os.sched_setaffinity(0, spec.config.cores)  # before any library has started or counted its threads
+    process = spec.place.process
+    configure_logging(process.log_level, process.log_format, name)
+    code = run(_Child(name, spec, line).live(), process.loop)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # the device's thread and its libraries have nothing to save
 
-    GPUs of the groups in `unfit` do not reach each other's memory.
-    CPU workers share the cores evenly; those of a group of several ranks keep to theirs.
-    """
-    num_workers = len(config.devices)
-    num_threads = max(1, (num_cores or usable_cores()) // num_workers)
-    shares = core_shares(num_workers)
-    settings = asdict(config.device)
-    places = [(index, rank, group) for index, group in enumerate(config.groups) for rank in range(group.size)]
-    return [
-        WorkerConfig(
-            index=worker,
-            group=str(index),
-            model_name=model.name,
-            device=group.devices[rank],
-            device_config=DeviceConfig(
-                **settings if kv_memory is None else {**settings, "kv_memory": kv_memory[worker]},
-                folder=model.folder,
-                max_running=config.scheduler.max_running,
-                max_model_len=model.max_model_len,
-                max_step_tokens=config.scheduler.step_tokens,
-                num_threads=num_threads,
-                rank=rank,
-                world_size=group.size,
-                peer_timeout_s=config.scheduler.peer_timeout_s,
-                peer_to_peer=index not in unfit,
-            ),
-            cores=shares[worker] if group.size > 1 and group.devices[rank].startswith("cpu") else (),
-            simulated=config.simulated,
+
+class _Child:
+    """One actor and what it needs around it."""
+
+    def __init__(self, name: str, spec: AnySpec, line: NodeLine) -> None:
+        self._name = name
+        self._spec = spec
+        self._run_dir = Path(spec.place.run_dir)
+        self._line = line
+        self._clock = RealClock()
+        self._refusals: asyncio.Queue[str] = asyncio.Queue()  # the first one ends this process
+        self._inbox = inbox_of(self._refusals.put_nowait)
+        self._refs: list[RemoteRef[Any]] = []
+        self._runner: Runner[Any]
+
+    async def live(self) -> int:
+        """Run the actor until the node asks to stop (0) or it fails (1)."""
+        match self._spec:
+            case SchedulerSpec():
+                return await self._host(self._scheduler(self._spec), SchedulerInbox)
+            case IngressSpec():
+                return await self._host(self._ingress(self._spec), IngressInbox)
+            case WorkerSpec():
+                return await self._host(self._worker(self._spec), WorkerInbox)
+            case _:
+                assert_never(self._spec)
+
+    def _scheduler(self, spec: SchedulerSpec) -> Actor[SchedulerInbox]:
+        from actors.scheduler.actor import SchedulerActor  # noqa: PLC0415 - a process imports its own actor only
+
+        groups = [[self._ref(name) for name in names] for names in grouped_worker_names(spec.group_sizes)]
+        return SchedulerActor(spec.config, spec.model, self._ref("ingress"), groups, self._clock)
+
+    def _ingress(self, spec: IngressSpec) -> Actor[IngressInbox]:
+        from actors.ingress.actor import IngressActor  # noqa: PLC0415 - a process imports its own actor only
+
+        return IngressActor(
+            spec.config,
+            spec.model,
+            self._ref("scheduler"),
+            socket.socket(fileno=spec.listener),
+            self._clock,
+            peers=[self._ref(name) for name in worker_names(spec.num_workers)],
+            on_ready=lambda: self._line.report(Ready()),
         )
-        for worker, (index, rank, group) in enumerate(places)
-    ]
 
+    def _worker(self, spec: WorkerSpec) -> Actor[WorkerInbox]:
+        from actors.worker.actor import WorkerActor  # noqa: PLC0415 - a process imports its own actor only
+        from actors.worker.devices import open_device  # noqa: PLC0415 - likewise
 
-def environment_of(worker: WorkerConfig) -> Mapping[str, str]:
-    """Return what must be in a worker's environment before torch is imported there."""
-    num_threads = str(worker.device_config.num_threads)
-    return {
-        **OFFLINE,
-        "OMP_WAIT_POLICY": "PASSIVE",  # a spinning team is several times slower beside one busy neighbour
-        "OMP_NUM_THREADS": num_threads,
-        "MKL_NUM_THREADS": num_threads,
-        "NUMBA_NUM_THREADS": num_threads,
-    }
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        return WorkerActor(
+            spec.config, partial(open_device, spec.config), self._ref("scheduler"), on_progress=self._worker_progressed
+        )
+
+    def _worker_progressed(self, fraction: float) -> None:
+        self._line.report(Progressed(fraction))
+
+    def _ref(self, name: str) -> RemoteRef[Any]:
+        ref = ref_to(self._run_dir, name, self._inbox)
+        self._refs.append(ref)
+        return ref
+
+    async def _host(
+        self,
+        actor: Actor[InboxT],
+        inbox: Any,  # noqa: ANN401 - a union is no type[InboxT]
+    ) -> int:
+        self._runner = Runner(actor, name=self._name, capacity=CAPACITIES[self._name.partition(":")[0]])
+        metrics = RuntimeMetrics(actor.registry, self._name, lambda: self._runner.mailbox.depth)
+        gc.collect()
+        gc.freeze()  # what was imported stays: later collections need not look at it
+        async with serve_mailbox(self._runner.mailbox, socket_of(self._run_dir, self._name), inbox):
+            code = await self._run_until_stopped(metrics)
+            for ref in self._refs:
+                await ref.close()
+        return code
+
+    async def _run_until_stopped(self, metrics: RuntimeMetrics) -> int:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                ends = {
+                    tasks.create_task(self._runner.run(), name=self._name),
+                    tasks.create_task(self._line.wait_stop(), name="wait-stop"),
+                    tasks.create_task(self._fail_when_refused(), name="refusals"),
+                    tasks.create_task(metrics.sample_lag(self._clock), name="loop-lag"),
+                }
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+                for end in ends:
+                    end.cancel()
+        except ExceptionGroup as failures:
+            cause = failures.exceptions[0]
+            traceback = None if isinstance(cause, PartFailed | ActorStopped) else cause  # those say it all
+            log.error("actor failed", reason=str(cause), exc_info=traceback)  # noqa: TRY400 - not the group's
+            return 1
+        return 0
+
+    async def _fail_when_refused(self) -> None:
+        """A refused message would be missed for ever: who sends one has broken the protocol and must not go on."""
+        raise PartFailed(f"a message of this actor was refused: {await self._refusals.get()}")
 
 
 def inbox_of(on_refused: Callable[[str], None]) -> Inbox:
@@ -166,3 +252,7 @@ def grouped_worker_names(group_sizes: Sequence[int]) -> list[list[str]]:
     """Return the names of each group's workers, in rank order: they are numbered through."""
     names = iter(worker_names(sum(group_sizes)))
     return [list(islice(names, size)) for size in group_sizes]
+
+
+if __name__ == "__main__":
+    main()

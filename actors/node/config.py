@@ -11,12 +11,12 @@ import ssl
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from actors.ingress.config import IngressConfig
 from actors.node.devices import Group, read_groups
@@ -26,10 +26,17 @@ from actors.scheduler.config import SchedulerConfig
 from actors.worker.config import SimulatedConfig
 from cuda.devices.device import DeviceSettings
 
-AUTO_STEP_TOKENS = 512
-"""On the CPU a step of so many prefill tokens takes about half a second: more would hold up everybody's next token."""
-AUTO_GPU_STEP_TOKENS = 2048
+GPU_STEP_TOKENS = 2048
 """Enough for a GPU's matrix units; some 40 ms of an 8B model on an H200."""
+
+
+class ProcessConfig(Struct, frozen=True, kw_only=True):
+    """How every process of the node runs."""
+
+    loop: Literal["uvloop", "asyncio"] = "uvloop"
+    log_level: str = "info"
+    log_format: Literal["console", "json"] = "json"
+    """`console` on a terminal, if nobody has said."""
 
 
 class NodeConfig(Struct, frozen=True, kw_only=True):
@@ -45,9 +52,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
     """The size of groups is yet to be chosen, for the model: `groups` has each of several devices by itself."""
     max_model_len: int | None = None
     drain_timeout_s: float = 30.0
-    loop: Literal["uvloop", "asyncio"] = "uvloop"
-    log_level: str = "info"
-    log_format: Literal["console", "json"]
+    process: ProcessConfig = ProcessConfig()
     ingress: IngressConfig = IngressConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
     device: DeviceSettings = DeviceSettings()
@@ -78,41 +83,44 @@ def resolve(arguments: Sequence[str], environment: Mapping[str, str]) -> Resolve
     if values["quantization"] != "none" and kinds & {"cuda", "emu"}:
         refused = values["quantization"]
         raise ConfigError(f"--quantization: {refused} is for cpu devices only in this version; leave it out")
-    derived = {
-        "step_tokens": values["step_tokens"] or _auto_step_tokens(values, kinds),
-        "api_key": values["api_key"] + _keys_of(values["api_key_file"]),
-        "log_format": values["log_format"] or ("console" if sys.stderr.isatty() else "json"),
-        "counting_step_ms": (values["counting_step_ms"] or 0) / 1000,
-    }
-    parts = _by_part({**values, **derived})
-    chosen = {"groups": groups, "tp_is_auto": values["tp"] is None and values["topology"] is None and len(groups) > 1}
-    config = msgspec.convert({**parts, **parts["node"], **chosen}, NodeConfig)
+    parts = _by_part(values)
+    parts["ingress"]["api_keys"] += _keys_of(values["api_key_file"])
+    parts["process"]["log_format"] = values["log_format"] or ("console" if sys.stderr.isatty() else "json")
+    parts["scheduler"]["step_tokens"] = values["step_tokens"] or _auto_step_tokens(values, kinds)
+    tp_is_auto = values["tp"] is None and values["topology"] is None and len(groups) > 1
+    config = msgspec.convert({**parts, **parts["node"], "groups": groups, "tp_is_auto": tp_is_auto}, NodeConfig)
     if not config.ingress.api_keys and not values["insecure"] and not is_loopback(config.host):
         raise ConfigError(f"--host: {config.host} is open to others without a key; add --api-key, or --insecure")
     return Resolved(config, values["print_config"], values["print_plan"], values["check"])
 
 
 def _defaults() -> dict[str, Any]:
-    """By key: what the fields say; what has none of its own is off, or not given."""
-    config = NodeConfig(groups=(), log_format="json")
+    """By key: what the structs say; a setting that is in none of them is off, or not given."""
+    held = _held(NodeConfig(groups=()))
     return {
-        setting.key: attrgetter(setting.path)(config)
-        if setting.part and not setting.is_auto
-        else (False if setting.read is flag else None)
+        setting.key: held[setting.field] if setting.part else False if setting.read is flag else None
         for setting in SETTINGS
     }
+
+
+def _held(config: NodeConfig) -> dict[str, Any]:
+    """Every field of the node's and its parts' structs, by name: no two settings share one."""
+    held = asdict(config) | vars(config.device)
+    for part in (config.process, config.ingress, config.scheduler, config.simulated):
+        held |= asdict(part)
+    return held
 
 
 def _by_part(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     parts: dict[str, dict[str, Any]] = {}
     for setting in SETTINGS:
-        parts.setdefault(setting.part, {})[setting.path.rpartition(".")[2]] = values[setting.key]
+        parts.setdefault(setting.part, {})[setting.field] = values[setting.key]
     return parts
 
 
 def _auto_step_tokens(values: Mapping[str, Any], kinds: set[str]) -> int:
     """Room for every row that may run and a page of prefill beside them: fewer would run at a time without a word."""
-    usual = AUTO_GPU_STEP_TOKENS if kinds == {"cuda"} else AUTO_STEP_TOKENS
+    usual = GPU_STEP_TOKENS if kinds == {"cuda"} else SchedulerConfig().step_tokens
     return max(usual, int(values["max_running"] + values["page_size"]))
 
 
@@ -126,10 +134,9 @@ def is_loopback(host: str) -> bool:
 
 def printed(config: NodeConfig) -> str:
     """Return the configuration as JSON, a line a setting; keys are counted, not shown."""
-    held = [setting.path for setting in SETTINGS if setting.part]
-    shown = {path.rpartition(".")[2]: attrgetter(path)(config) for path in ["groups", "tp_is_auto", *held]}
-    shown["api_keys"] = f"{len(config.ingress.api_keys)} configured"
-    return json.dumps(msgspec.to_builtins(shown), indent=2)
+    held = _held(config) | {"api_keys": f"{len(config.ingress.api_keys)} configured"}
+    names = [setting.field for setting in SETTINGS if setting.field in held]
+    return json.dumps(msgspec.to_builtins({name: held[name] for name in [*names, "groups", "tp_is_auto"]}), indent=2)
 
 
 def _refuse_contradictions(values: Mapping[str, Any]) -> None:

@@ -32,10 +32,6 @@ class Setting:
     """Whose struct holds its value and its default: `node` or a part of it; "" for what only has a say in others."""
     read: Callable[[str], Any]
     help: str
-    field: str = ""
-    """Its name there, if that is not the flag's."""
-    is_auto: bool = False
-    """Its default is chosen by other settings."""
     repeats: bool = False
     hidden: bool = False
 
@@ -45,10 +41,9 @@ class Setting:
         return self.name.replace("-", "_")
 
     @property
-    def path(self) -> str:
-        """Where `config.NodeConfig` holds it."""
-        prefix = "" if self.part == "node" else f"{self.part}."
-        return f"{prefix}{self.field or self.key}"
+    def field(self) -> str:
+        """Its name in that struct, where units and plurals are said."""
+        return f"{self.key}{'s' if self.repeats else '_s' if self.read is seconds else ''}"
 
 
 SETTINGS: tuple[Setting, ...] = (
@@ -73,7 +68,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("kv-memory", "device", amount("auto", size), "KV pool of each group in bytes, such as 2GiB [auto]"),
     Setting("max-model-len", "node", amount("auto", count(2)), "prompt + output limit in tokens [the model's]"),
     Setting("max-running", "scheduler", count(1, 4096), "rows in a step"),
-    Setting("step-tokens", "scheduler", amount("auto", count(1)), "most tokens in one step [auto]", is_auto=True),
+    Setting("step-tokens", "", amount("auto", count(1)), "most tokens in one step [auto]"),
     Setting("max-waiting", "scheduler", count(1), "requests that may wait"),
     Setting("max-waiting-tokens", "scheduler", count(1), "prompt tokens that may wait"),
     Setting("batching", "scheduler", choice("continuous", "static"), "continuous; static exists to be compared with"),
@@ -86,59 +81,40 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting("default-slo-ttft-ms", "ingress", amount("none", count(1)), "target for requests that bring none"),
     Setting("default-slo-tpot-ms", "ingress", amount("none", count(1)), "target for requests that bring none"),
-    Setting("api-key", "ingress", text, "key that clients must send; repeatable", field="api_keys", repeats=True),
+    Setting("api-key", "ingress", text, "key that clients must send; repeatable", repeats=True),
     Setting("api-key-file", "", text, "file with one key a line"),
     Setting("insecure", "", flag, "allow a public --host without a key"),
     Setting(
-        "allowed-origin",
-        "ingress",
-        text,
-        "origin of pages that may connect; repeatable [same origin]",
-        field="allowed_origins",
-        repeats=True,
+        "allowed-origin", "ingress", text, "origin of pages that may connect; repeatable [same origin]", repeats=True
     ),
     Setting("ssl-certfile", "ingress", text, "TLS certificate chain, PEM"),
     Setting("ssl-keyfile", "ingress", text, "TLS key, PEM"),
     Setting("max-message-bytes", "ingress", message_size, "largest message a client may send"),
     Setting(
-        "resume-ttl",
-        "scheduler",
-        seconds,
-        "how long a client may leave its stream unread before the request fails",
-        field="resume_ttl_s",
+        "resume-ttl", "scheduler", seconds, "how long a client may leave its stream unread before the request fails"
     ),
-    Setting(
-        "drain-timeout", "node", seconds, "how long running requests may go on after SIGTERM", field="drain_timeout_s"
-    ),
-    Setting("loop", "node", choice("uvloop", "asyncio"), "event loop: uvloop or asyncio"),
+    Setting("drain-timeout", "node", seconds, "how long running requests may go on after SIGTERM"),
+    Setting("loop", "process", choice("uvloop", "asyncio"), "event loop: uvloop or asyncio"),
     Setting(
         "log-level",
-        "node",
+        "process",
         choice("debug", "info", "warning", "error"),
         "least level that is logged: debug, info, warning or error",
     ),
     Setting(
         "log-format",
-        "node",
+        "",
         choice("console", "json"),
         "form of the log: console or json [console on a terminal, else json]",
-        is_auto=True,
     ),
     Setting("check", "", flag, "verify this machine's devices and what joins them, print a table and exit"),
-    Setting(
-        "peer-timeout", "scheduler", seconds, "how long a rank of a group waits for another", field="peer_timeout_s"
-    ),
+    Setting("peer-timeout", "scheduler", seconds, "how long a rank of a group waits for another"),
     Setting(
         "emu-mode", "simulated", choice("fast", "check"), "check: `emu` devices report races, stray accesses; or fast"
     ),
     Setting("emu-seed", "simulated", count(0), "chooses the schedules of `emu` devices", hidden=True),
     Setting(
-        "counting-step-ms",
-        "simulated",
-        amount("none", count(0)),
-        "step time of `--devices counting`",
-        field="counting_step_s",
-        hidden=True,
+        "counting-step-ms", "simulated", amount("none", count(0)), "step time of `--devices counting`", hidden=True
     ),
 )
 BY_KEY = {setting.key: setting for setting in SETTINGS}

@@ -1,19 +1,22 @@
-"""How the model is shared out over the ranks of each group: what cannot be is refused before any worker starts.
+"""How model and machine are shared out over the workers: what cannot be is refused before any of them starts.
 
 What a shard is: `cuda.models.shard`. Counting devices have no model to share out. GPUs of a group prove that they reach
 each other's memory, pair by pair and by a sum (`cuda.check.peers.proof`); where they do not, they exchange through
 the library, which is slower.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import structlog
 
 from actors.node.config import NodeConfig
-from actors.node.devices import Group
+from actors.node.devices import Group, core_shares, usable_cores
 from actors.node.settings import ConfigError
+from actors.worker.config import WorkerConfig
 from cuda.check.peers.proof import prove, prove_sum, verdict
+from cuda.devices.device import DeviceConfig
 from cuda.devices.host import available_memory
 from cuda.models.folder import read_spec
 from cuda.models.kv import KvLayout
@@ -21,6 +24,8 @@ from cuda.models.shard import describe, split
 from cuda.models.spec import ModelSpec, UnsupportedModel
 from protocol.model_info import ModelInfo
 
+OFFLINE: Mapping[str, str] = {"HF_HUB_OFFLINE": "1"}
+"""Models are local: a look-up at the hub would only hang."""
 log = structlog.get_logger()
 
 
@@ -63,6 +68,61 @@ def page_bytes(config: NodeConfig, spec: ModelSpec, world_size: int) -> list[int
 def item_bytes(config: NodeConfig) -> int:
     """Return the bytes of a value in the KV pool, as far as the settings say."""
     return 2 if config.device.dtype == "bfloat16" else 4
+
+
+def worker_configs(
+    config: NodeConfig,
+    model: ModelInfo,
+    *,
+    kv_memory: Sequence[int | None] | None = None,
+    num_cores: int | None = None,
+    unfit: Collection[int] = (),
+) -> list[WorkerConfig]:
+    """Return each worker's part, in the order of `config.devices`; `kv_memory`: of each, if that is not the setting.
+
+    GPUs of the groups in `unfit` do not reach each other's memory.
+    CPU workers share the cores evenly; those of a group of several ranks keep to theirs.
+    """
+    num_workers = len(config.devices)
+    num_threads = max(1, (num_cores or usable_cores()) // num_workers)
+    shares = core_shares(num_workers)
+    settings = asdict(config.device)
+    places = [(index, rank, group) for index, group in enumerate(config.groups) for rank in range(group.size)]
+    return [
+        WorkerConfig(
+            index=worker,
+            group=str(index),
+            model_name=model.name,
+            device=group.devices[rank],
+            device_config=DeviceConfig(
+                **settings if kv_memory is None else {**settings, "kv_memory": kv_memory[worker]},
+                folder=model.folder,
+                max_running=config.scheduler.max_running,
+                max_model_len=model.max_model_len,
+                max_step_tokens=config.scheduler.step_tokens,
+                num_threads=num_threads,
+                rank=rank,
+                world_size=group.size,
+                peer_timeout_s=config.scheduler.peer_timeout_s,
+                peer_to_peer=index not in unfit,
+            ),
+            cores=shares[worker] if group.size > 1 and group.devices[rank].startswith("cpu") else (),
+            simulated=config.simulated,
+        )
+        for worker, (index, rank, group) in enumerate(places)
+    ]
+
+
+def environment_of(worker: WorkerConfig) -> Mapping[str, str]:
+    """Return what must be in a worker's environment before torch is imported there."""
+    num_threads = str(worker.device_config.num_threads)
+    return {
+        **OFFLINE,
+        "OMP_WAIT_POLICY": "PASSIVE",  # a spinning team is several times slower beside one busy neighbour
+        "OMP_NUM_THREADS": num_threads,
+        "MKL_NUM_THREADS": num_threads,
+        "NUMBA_NUM_THREADS": num_threads,
+    }
 
 
 def hindrance_of(devices: Sequence[str]) -> str | None:

@@ -12,10 +12,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import structlog
 
@@ -25,6 +25,9 @@ from cuda.models.folder import DEMO, prepare_model, read_model_info
 from cuda.models.intact import check_files
 from cuda.models.spec import UnsupportedModel
 from protocol.model_info import ModelInfo
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 LINE_INTERVAL_S = 2.0
 COMPILE = "from cuda.cpu.kernels.program import compile_kernels; compile_kernels()"
@@ -68,46 +71,37 @@ class LoadingDisplay:
 
     def __init__(self, activity: str) -> None:
         self._activity = activity
-        self._show: Callable[[str, float], None] | None = None
-        self._close: Callable[[], None] = lambda: None
+        self._done: dict[str, float] = {}
+        self._bar: Progress | None = None
         self._next_line = time.monotonic() + LINE_INTERVAL_S
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._close()
+        if self._bar is not None:
+            self._bar.stop()
 
     def show(self, part: str, fraction: float) -> None:
         """`part` has come this far, 0..1."""
+        self._done[part] = fraction
         if sys.stderr.isatty():
-            self._show_bar(part, fraction)
+            self._bar = self._bar or _open_bar(self._activity)
+            self._bar.update(self._bar.task_ids[0], completed=min(self._done.values()))
         elif time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + LINE_INTERVAL_S
             log.info(self._activity, part=part, percent=round(100 * fraction))
 
-    def _show_bar(self, part: str, fraction: float) -> None:
-        if self._show is None:
-            self._open_bar()
-        if self._show is not None:
-            self._show(part, fraction)
 
-    def _open_bar(self) -> None:
-        from rich.console import Console  # noqa: PLC0415 - slow to import, and only for terminals
-        from rich.progress import Progress  # noqa: PLC0415 - likewise
+def _open_bar(activity: str) -> "Progress":
+    """Of one line: a log line of a child takes its place for a moment."""
+    from rich.console import Console  # noqa: PLC0415 - slow to import, and only for terminals
+    from rich.progress import Progress  # noqa: PLC0415 - likewise
 
-        progress = Progress(console=Console(stderr=True), transient=True)
-        bar = progress.add_task(
-            self._activity, total=1.0
-        )  # one line: a log line of a child takes its place for a moment
-        done: dict[str, float] = {}
-
-        def show(part: str, fraction: float) -> None:
-            done[part] = fraction
-            progress.update(bar, completed=min(done.values()))
-
-        progress.start()
-        self._show, self._close = show, progress.stop
+    progress = Progress(console=Console(stderr=True), transient=True)
+    progress.add_task(activity, total=1.0)
+    progress.start()
+    return progress
 
 
 def load_model(config: NodeConfig, compiler: KernelCompiler) -> ModelInfo:

@@ -19,19 +19,7 @@ from typing import Any, assert_never
 
 import structlog
 
-from actors.node import sharing
-from actors.node.children import (
-    OFFLINE,
-    IngressSpec,
-    Place,
-    SchedulerSpec,
-    WorkerSpec,
-    environment_of,
-    inbox_of,
-    ref_to,
-    worker_configs,
-    worker_names,
-)
+from actors.node import children, sharing
 from actors.node.config import NodeConfig
 from actors.node.startup import LoadingDisplay, url_of
 from actors.runtime.channel import RemoteRef
@@ -42,7 +30,7 @@ from cuda.models.folder import read_spec
 from protocol.messages import Drain, SchedulerFailed, WorkerFailed
 from protocol.model_info import ModelInfo
 
-CHILD_MODULE = "actors.node.child"
+CHILD_MODULE = "actors.node.children"
 LAST_WORDS_S = 3.0
 """How long clients of a broken node may take to receive their last events."""
 BROKEN_STOP_TIMEOUT_S = 2.0
@@ -53,7 +41,7 @@ CONNECT_TIMEOUT_S = 0.5
 """To a child that has been there: one that does not listen is dead."""
 
 log = structlog.get_logger()
-INBOX = inbox_of(lambda reason: log.error("a message of the node was refused", reason=reason))
+INBOX = children.inbox_of(lambda reason: log.error("a message of the node was refused", reason=reason))
 
 
 class Moment(Enum):
@@ -70,7 +58,7 @@ class Supervision:
         self._config = config
         self._model = model
         kv_memory = sharing.kv_memory(config, read_spec(Path(model.folder)))
-        self._workers = worker_configs(config, model, kv_memory=kv_memory, unfit=sharing.unfit_groups(config))
+        self._workers = sharing.worker_configs(config, model, kv_memory=kv_memory, unfit=sharing.unfit_groups(config))
         self._listener = listener
         self._run_dir = run_dir
         self._events: asyncio.Queue[Moment | signal.Signals | Death] = asyncio.Queue()
@@ -111,16 +99,16 @@ class Supervision:
     async def _start_children(self) -> None:
         """Workers first: they take longest. Leaving the supervisor stops them last."""
         config, model = self._config, self._model
-        place = Place(str(self._run_dir), os.getpid(), config.loop, config.log_level, config.log_format)
+        place = children.Place(str(self._run_dir), os.getpid(), config.process)
         start = partial(self._children.start, module=CHILD_MODULE)
         workers = self._workers
-        for name, worker in zip(worker_names(len(workers)), workers, strict=True):
-            await start(name, WorkerSpec(place, worker), environment=environment_of(worker))
-        scheduler = SchedulerSpec(place, config.scheduler, model, tuple(group.size for group in config.groups))
-        await start("scheduler", scheduler, environment=OFFLINE)
+        for name, worker in zip(children.worker_names(len(workers)), workers, strict=True):
+            await start(name, children.WorkerSpec(place, worker), environment=sharing.environment_of(worker))
+        scheduler = children.SchedulerSpec(place, config.scheduler, model, tuple(group.size for group in config.groups))
+        await start("scheduler", scheduler, environment=sharing.OFFLINE)
         descriptor = self._listener.fileno()
-        ingress = IngressSpec(place, config.ingress, model, len(workers), descriptor)
-        await start("ingress", ingress, environment=OFFLINE, descriptors=[descriptor])
+        ingress = children.IngressSpec(place, config.ingress, model, len(workers), descriptor)
+        await start("ingress", ingress, environment=sharing.OFFLINE, descriptors=[descriptor])
 
     def _on_report(self, name: str, report: ChildReport) -> None:
         match report:
@@ -204,7 +192,7 @@ class Supervision:
 
     @asynccontextmanager
     async def _ref(self, name: str) -> AsyncIterator[RemoteRef[Any]]:
-        ref = ref_to(self._run_dir, name, INBOX, connect_timeout_s=CONNECT_TIMEOUT_S)
+        ref = children.ref_to(self._run_dir, name, INBOX, connect_timeout_s=CONNECT_TIMEOUT_S)
         try:
             yield ref
         finally:

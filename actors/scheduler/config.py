@@ -15,7 +15,10 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     max_running: PositiveCount = 256
     """Row slots of each group."""
     step_tokens: PositiveCount = 512
-    """Most tokens in a step. Room for one page of prefill is kept in it, so it also bounds the rows of a step."""
+    """Most tokens in a step. Room for one page of prefill is kept in it, so it also bounds the rows of a step.
+
+    On the CPU so many of prefill take about half a second: more would hold up everybody's next token.
+    """
     max_waiting: PositiveCount = 1024
     max_waiting_tokens: PositiveCount = 1_000_000
     batching: Literal["continuous", "static"] = "continuous"

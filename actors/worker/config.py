@@ -15,7 +15,7 @@ class SimulatedConfig(Struct, frozen=True, kw_only=True):
     """What `emu` devices look for: see `cuda.emulator.Settings`."""
     emu_seed: Count = 0
     """Chooses the schedules of `emu` devices."""
-    counting_step_s: float = 0.0
+    counting_step_ms: Count | None = None
     """How long a step of the counting device takes."""
 
 

@@ -25,7 +25,7 @@ def open_device(config: WorkerConfig) -> Device:
         case "counting":
             from cuda.devices.counting import CountingDevice  # noqa: PLC0415 - a device of tests and load tests
 
-            return CountingDevice(config.device_config, config.simulated.counting_step_s)
+            return CountingDevice(config.device_config, (config.simulated.counting_step_ms or 0) / 1000)
         case _:
             raise PartFailed(f"device {config.device!r}: there are cuda:N, cpu:N and emu:N")
 

@@ -169,7 +169,7 @@ async def engine() -> AsyncIterator[Engine]:
 
 @asynccontextmanager
 async def hosted(actor: Actor[Any], name: str, inbox: Any, run_dir: Path) -> AsyncIterator[None]:
-    """As `actors.node.child` does it."""
+    """As `actors.node.children` does it."""
     runner = Runner(actor, name=name, capacity=256)
     async with serve_mailbox(runner.mailbox, socket_of(run_dir, name), inbox):
         running = asyncio.create_task(runner.run())

@@ -31,7 +31,7 @@ def test_the_defaults_are_those_of_the_interface() -> None:
     assert (defaults.model, defaults.host, defaults.port) == ("demo", "127.0.0.1", 8765)
     assert (device.page_size, scheduler.max_running, scheduler.max_waiting) == (16, 256, 1024)
     assert (scheduler.max_waiting_tokens, ingress.max_message_bytes) == (1_000_000, 8 * 1024 * 1024)
-    assert (scheduler.resume_ttl_s, defaults.drain_timeout_s, defaults.loop) == (60.0, 30.0, "uvloop")
+    assert (scheduler.resume_ttl_s, defaults.drain_timeout_s, defaults.process.loop) == (60.0, 30.0, "uvloop")
     assert (scheduler.prefix_cache, scheduler.chunked_prefill, scheduler.overlap) == (True, True, True)
     assert (device.batch_invariant, device.quantization, scheduler.batching) == (False, "none", "continuous")
     assert defaults.groups == (Group("mixed", ("cpu:0",)),)

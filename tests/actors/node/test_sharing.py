@@ -1,12 +1,12 @@
-"""Sharing a model out over ranks, before any of them is started."""
+"""Sharing model and machine out over the workers, before any of them is started."""
 
 import pytest
 from structlog.testing import capture_logs
 
 from actors.node import sharing
-from actors.node.children import worker_configs
 from actors.node.config import NodeConfig, resolve
 from actors.node.settings import ConfigError
+from actors.node.sharing import environment_of, worker_configs
 from cuda.models.config import parse_spec
 from protocol.model_info import ModelInfo
 
@@ -79,3 +79,49 @@ def test_only_groups_of_gpus_are_asked_and_the_unfit_are_told_to_their_workers()
     assert [(line["event"], line["log_level"], line["group"]) for line in logs] == [(WHY, "warning", 1)]
     workers = worker_configs(resolved, MODEL, unfit=unfit)
     assert [worker.device_config.peer_to_peer for worker in workers] == [True, True, False, False, True, True, True]
+
+
+def test_workers_share_the_cores_and_each_has_its_group() -> None:
+    resolved = resolve(["--topology", "mixed=cpu:0;mixed=cpu:1"], {}).config
+    workers = worker_configs(resolved, MODEL, num_cores=5)
+    assert [(worker.index, worker.group, worker.device, worker.device_config.num_threads) for worker in workers] == [
+        (0, "0", "cpu:0", 2),
+        (1, "1", "cpu:1", 2),
+    ]
+    assert [worker.device_config.num_threads for worker in worker_configs(resolved, MODEL, num_cores=1)] == [1, 1]
+
+
+def test_ranks_know_their_place_and_cpu_ranks_keep_to_their_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "actors.node.sharing.core_shares", lambda count: [(2 * index, 2 * index + 1) for index in range(count)]
+    )
+    resolved = resolve(["--topology", "mixed=cpu:0,cpu:1;mixed=cpu:2", "--peer-timeout", "2s"], {}).config
+    workers = worker_configs(resolved, MODEL, num_cores=6)
+    devices = [worker.device_config for worker in workers]
+    assert [(worker.index, worker.group) for worker in workers] == [(0, "0"), (1, "0"), (2, "1")]
+    assert [(device.rank, device.world_size) for device in devices] == [(0, 2), (1, 2), (0, 1)]
+    assert [worker.cores for worker in workers] == [(0, 1), (2, 3), ()]
+    assert [worker.device_config.num_threads for worker in workers] == [2, 2, 2]
+    device = workers[1].device_config
+    assert (device.rank, device.world_size, device.peer_timeout_s) == (1, 2, 2.0)
+    assert resolved.scheduler.peer_timeout_s == 2.0
+
+
+def test_devices_that_are_no_cpu_keep_to_no_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actors.node.sharing.core_shares", lambda count: [(index,) for index in range(count)])
+    resolved = resolve(["--devices", "counting:0,counting:1", "--tp", "2"], {}).config
+    assert [worker.cores for worker in worker_configs(resolved, MODEL)] == [(), ()]
+
+
+def test_a_worker_does_not_spin_for_work_and_asks_no_hub() -> None:
+    worker = worker_configs(resolve([], {}).config, MODEL, num_cores=3)[0]
+    environment = environment_of(worker)
+    assert environment["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert environment["OMP_NUM_THREADS"] == "3"
+    assert environment["HF_HUB_OFFLINE"] == "1"
+
+
+def test_how_the_emulator_runs_reaches_its_workers() -> None:
+    resolved = resolve(["--devices", "emu:1", "--emu-mode", "check", "--emu-seed", "7"], {}).config
+    (worker,) = worker_configs(resolved, MODEL)
+    assert (worker.device, worker.simulated.emu_mode, worker.simulated.emu_seed) == ("emu:1", "check", 7)
