@@ -1,7 +1,7 @@
 """Which devices share the model when nobody said: the sizes of groups are compared for the model that is to be served.
 
 The devices are tried out in a process of their own, which gets as long as it may take and not a moment more
-(`cuda.check.trial`). What is made of its figures: `actors.node.prediction`. A start without a choice never comes here.
+(`cuda.check.trials`). What is made of its figures: `actors.node.prediction`. A start without a choice never comes here.
 """
 
 import subprocess
@@ -17,14 +17,14 @@ from actors.node.config import NodeConfig
 from actors.node.devices import core_shares, grouped, usable_cores
 from actors.node.prediction import ROWS, Candidate, Choice, Memory, Wanted, candidates, choose, fullest, shards_by_size
 from actors.node.sharing import item_bytes
-from cuda.check.trial import LIMIT_S, Trial, TrialResult
+from cuda.check.trials.trial import LIMIT_S, Trial, TrialResult
 from cuda.devices.host import available_memory
 from cuda.models.folder import read_spec
 from cuda.models.kv import FREE_MEMORY_SHARE, GPU_MEMORY_SHARE
 from cuda.models.spec import ModelSpec
 from protocol.model_info import ModelInfo
 
-COMMAND = (sys.executable, "-m", "cuda.check.trial")
+COMMAND = (sys.executable, "-m", "cuda.check.trials")
 QUANTIZED_BYTES = {"int8": 1 + 2 / 32, "int4": 1 / 2 + 4 / 32}
 """Of a weight, with its share of the scales of a group of 32."""
 GPU_RESERVE_BYTES = 1 << 30

@@ -4,14 +4,14 @@
 
 where T_compute / p is that of the fullest rank. The aim is the shortest step of a small batch, which is what a user
 waits for; devices that a group leaves over are its replicas. Sizes of weights are upper bounds: a CPU device packs what
-it can without loss. Arithmetic only: `cuda.check.trial` measures the figures, `actors.node.grouping` asks it to.
+it can without loss. Arithmetic only: `cuda.check.trials` measures the figures, `actors.node.grouping` asks it to.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from cuda.check.trial import Pace, moved_bytes
+from cuda.check.trials.trial import Pace, moved_bytes
 from cuda.models.kv import KvLayout, PoolRequest, choose_num_pages
 from cuda.models.layout import EMBEDDING, held_ranges
 from cuda.models.shard import Shard, split

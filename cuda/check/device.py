@@ -11,9 +11,9 @@ from pathlib import Path
 
 import torch
 
+from cuda.check.cases.gpu import CASES, FLOAT, HALF, SMALL, name_of
 from cuda.check.ceilings import ceiling_of
 from cuda.check.findings import Begun, Finding
-from cuda.check.gpu_cases import CASES, FLOAT, HALF, SMALL, name_of
 from cuda.check.speed import copy_bandwidth, gemm_flops, host_copy_bandwidth, host_gemm_flops
 from cuda.devices.host import available_memory
 from cuda.kernels.backend import Backend
@@ -102,7 +102,7 @@ def _check_emulator(report: Report) -> None:
 
 
 def _check_cpu(report: Report) -> None:
-    from cuda.check.cpu_cases import CASES as CPU_CASES  # noqa: PLC0415 - loads the CPU's compiler
+    from cuda.check.cases.cpu import CASES as CPU_CASES  # noqa: PLC0415 - loads the CPU's compiler
     from cuda.cpu.kernels.program import compile_kernels  # noqa: PLC0415 - likewise
 
     cores = f"{torch.get_num_threads()} threads, {available_memory() / 2**30:.0f} GiB free"

@@ -1,6 +1,6 @@
 """The seam between the ranks of a group: memory that one rank owns and all ranks address.
 
-Implementations: `cuda.collectives.shared_memory.SharedMemory`, and `cuda.gpu.device_memory.DeviceMemory` of
+Implementations: `cuda.collectives.shared_memory.SharedMemory`, and `cuda.gpu.memory.DeviceMemory` of
 GPUs, which is gone for its peers too when its maker frees it. Who holds what when:
 
     own memory    made by the constructor, zeroed; gone after `close`

@@ -1,7 +1,7 @@
 """What one pass tells the device and what it answers: the layout of both, the same on the device and on the host.
 
-A pass is written into pinned memory (`gpu_stages`) and travels in one copy; kernels and captured graphs know the
-device's arrays, at fixed addresses, only. Never knows what a slot holds: `gpu_slots` does.
+A pass is written into pinned memory (`stages`) and travels in one copy; kernels and captured graphs know the
+device's arrays, at fixed addresses, only. Never knows what a slot holds: `slots` does.
 """
 
 from dataclasses import dataclass

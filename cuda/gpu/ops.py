@@ -1,7 +1,7 @@
 """The gpu device's ops for `cuda.models.decoder.forward`: each call queues its kernel at once, or is captured.
 
 Owns the activation buffers, which every layer reuses; a value is a view of the rows that the pass has. Everything that
-changes between steps is read from the device's own arrays, so a captured pass stays right. Linears are `gpu_linear`.
+changes between steps is read from the device's own arrays, so a captured pass stays right. Linears are `linear`.
 Where ranks share the model, parts of sums are written where all ranks see them, and added up by whoever takes the sum.
 """
 

@@ -14,7 +14,7 @@ import torch
 
 from cuda.collectives.errors import PeerTimeout
 from cuda.collectives.membership import HostMeeting, Membership
-from cuda.gpu.device_memory import DeviceMemory
+from cuda.gpu.memory import DeviceMemory
 from cuda.gpu.slab import DEFAULTS, Exchanged, Slab, Thresholds, algorithm
 from cuda.kernels.add_rms_norm import AddRmsNorm
 from cuda.kernels.all_reduce import GENERATIONS_AT, GROUP, HEAD_BYTES, MAX_RANKS, AllReduce

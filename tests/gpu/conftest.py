@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cuda.check.gpu_cases import LARGE, SMALL
-from cuda.check.gpu_rows import Sizes
+from cuda.check.cases.gpu import LARGE, SMALL
+from cuda.check.cases.rows import Sizes
 from cuda.gpu.backends.emulated import EmulatedBackend
 from cuda.gpu.backends.errors import MissingPart
 from cuda.gpu.backends.gpu import GpuBackend, check_gpu

@@ -5,7 +5,7 @@ Leaves out what the library computes: its kernels are not ours to watch.
 
 import sys
 
-from cuda.check.gpu_cases import CASES, SMALL
+from cuda.check.cases.gpu import CASES, SMALL
 from cuda.gpu.backends.emulated import EmulatedBackend
 from cuda.gpu.backends.gpu import GpuBackend
 from cuda.kernels.backend import Backend

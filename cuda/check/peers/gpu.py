@@ -9,7 +9,7 @@ import torch
 from cuda.check.peers.end import Mover, Summer, pattern, seconds_of
 from cuda.collectives.membership import Membership
 from cuda.collectives.peer_memory import PeerMemory
-from cuda.gpu.device_memory import DeviceMemory
+from cuda.gpu.memory import DeviceMemory
 from cuda.gpu.ranks import GpuRanks
 from cuda.gpu.slab import Exchanged
 from cuda.kernels.backend import Argument, Backend

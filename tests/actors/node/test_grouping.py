@@ -14,7 +14,7 @@ from actors.node.config import NodeConfig, resolve
 from actors.node.devices import Group
 from actors.node.grouping import TrialError, choose_groups, compare, printed_plan, run_trial, table
 from actors.node.prediction import Candidate, Room
-from cuda.check.trial import Pace, Trial, TrialResult
+from cuda.check.trials.trial import Pace, Trial, TrialResult
 from cuda.models.folder import read_model_info
 from protocol.model_info import ModelInfo
 from tests.cuda.models.tiny import tiny_model

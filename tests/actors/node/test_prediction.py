@@ -20,7 +20,7 @@ from actors.node.prediction import (
     shards_by_size,
     sizes_of,
 )
-from cuda.check.trial import Pace
+from cuda.check.trials.trial import Pace
 from cuda.models.config import parse_spec
 from cuda.models.shard import split
 from cuda.models.spec import ModelSpec

@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cuda.check import cpu_cases, device
+from cuda.check import device
+from cuda.check.cases import cpu as cpu_cases
+from cuda.check.cases.gpu import CASES, FLOAT, HALF, SMALL
 from cuda.check.ceilings import ceiling_of
 from cuda.check.device import check_kernels
 from cuda.check.findings import Begun, Finding
-from cuda.check.gpu_cases import CASES, FLOAT, HALF, SMALL
 from cuda.emulator import Settings
 from cuda.gpu.backends.emulated import EmulatedBackend
 from cuda.gpu.backends.errors import MissingPart

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from cuda.check.trial import Pace, Trial, TrialResult, fit_link, moved_bytes
-from cuda.check.trial_meeting import Meeting
+from cuda.check.timing import Meeting
+from cuda.check.trials.trial import Pace, Trial, TrialResult, fit_link, moved_bytes
 from cuda.collectives.membership import Membership
 from cuda.cpu.kernels.memory import address, aligned_zeros
 from cuda.cpu.kernels.pack import Format, Packed, pack

@@ -1,6 +1,6 @@
 """Cases of the kernels that work on single rows and of the linear layers: how much of its tolerance each uses.
 
-Numbers come from a fixed seed. Read `gpu_cases` for the list, `cuda.kernels.reference` for the definitions.
+Numbers come from a fixed seed. Read `gpu` for the list, `cuda.kernels.reference` for the definitions.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 import torch
 
-from cuda.check.compare import equal_share, used_share
+from cuda.check.cases.case import equal_share, used_share
 from cuda.kernels import reference
 from cuda.kernels.activation import GatedActivation
 from cuda.kernels.add_rms_norm import AddRmsNorm

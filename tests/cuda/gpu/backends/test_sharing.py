@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cuda.gpu.backends.gpu_sharing import GpuSharing
+from cuda.gpu.backends.sharing import GpuSharing
 
 MIB = 1 << 20
 

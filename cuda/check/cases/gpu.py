@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
-from cuda.check import gpu_rows, gpu_step
-from cuda.check.gpu_rows import Sizes
+from cuda.check.cases import rows, step
+from cuda.check.cases.rows import Sizes
 from cuda.kernels.backend import Backend
 
 FLOAT, HALF = torch.float32, torch.bfloat16
@@ -26,18 +26,18 @@ class Case:
 
 
 CASES = (
-    Case("embed", gpu_rows.embed),
-    Case("take_rows", gpu_rows.take_rows),
-    Case("scatter", gpu_rows.scatter, (torch.int32,)),
-    Case("add_rms_norm", gpu_rows.add_rms_norm),
-    Case("gated_activation", gpu_rows.gated_activation),
-    Case("gemv", gpu_rows.gemv),
-    Case("gemm", gpu_rows.gemm, (HALF,)),
-    Case("library's GEMM", gpu_rows.library),
-    Case("rope_and_store", gpu_step.rope_and_store),
-    Case("attention", gpu_step.attention),
-    Case("sample", gpu_step.sample, (FLOAT,)),
-    Case("captured graph", gpu_rows.replay),
+    Case("embed", rows.embed),
+    Case("take_rows", rows.take_rows),
+    Case("scatter", rows.scatter, (torch.int32,)),
+    Case("add_rms_norm", rows.add_rms_norm),
+    Case("gated_activation", rows.gated_activation),
+    Case("gemv", rows.gemv),
+    Case("gemm", rows.gemm, (HALF,)),
+    Case("library's GEMM", rows.library),
+    Case("rope_and_store", step.rope_and_store),
+    Case("attention", step.attention),
+    Case("sample", step.sample, (FLOAT,)),
+    Case("captured graph", rows.replay),
 )
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
-from cuda.check.compare import Array, used_share
-from cuda.check.gpu_rows import EPS, ROUNDING, Sizes, int32, normal, on_device
+from cuda.check.cases.case import Array, used_share
+from cuda.check.cases.rows import EPS, ROUNDING, Sizes, int32, normal, on_device
 from cuda.kernels import reference
 from cuda.kernels.attention import AttentionShape, PagedAttention
 from cuda.kernels.backend import Backend

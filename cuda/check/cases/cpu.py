@@ -1,11 +1,11 @@
-"""Cases of the CPU's compiled kernels: each instruction on arrays, with all threads; see `gpu_cases`."""
+"""Cases of the CPU's compiled kernels: each instruction on arrays, with all threads; see `gpu`."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from cuda.check.compare import Array, equal_share, used_share
+from cuda.check.cases.case import Array, equal_share, used_share
 from cuda.cpu.kernels import sample as cpu_sample
 from cuda.cpu.kernels.attention import scratch_bytes
 from cuda.cpu.kernels.memory import address, aligned_zeros

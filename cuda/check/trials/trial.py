@@ -1,6 +1,6 @@
 """How fast the devices are that could form groups: compute, links and memory, measured before a group's size is chosen.
 
-    python -m cuda.check.trial        reads a Trial from standard input, writes a TrialResult to standard output
+    python -m cuda.check.trials.trial        reads a Trial from standard input, writes a TrialResult to standard output
 
 A process of its own, because it opens devices and must let go of all of them, and because a driver may hang: an alarm
 ends it then. What is made of the figures is the business of `actors.node.prediction`.
@@ -88,10 +88,10 @@ def main() -> None:
 
 def _measured(trial: Trial) -> TrialResult:
     if trial.kind == "cpu":
-        from cuda.check.cpu_trial import measure_cpu  # noqa: PLC0415 - only what these devices need is imported
+        from cuda.check.trials.cpu import measure_cpu  # noqa: PLC0415 - only what these devices need is imported
 
         return measure_cpu(trial)
-    from cuda.check.gpu_trial import measure_gpus  # noqa: PLC0415 - likewise
+    from cuda.check.trials.gpu import measure_gpus  # noqa: PLC0415 - likewise
 
     return measure_gpus(trial)
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 
-from cuda.check.trial import Pace, Trial, TrialResult, fit_link, moved_bytes
-from cuda.check.trial_meeting import Meeting
+from cuda.check.timing import Meeting
+from cuda.check.trials.trial import Pace, Trial, TrialResult, fit_link, moved_bytes
 from cuda.collectives.errors import PeerTimeout
 from cuda.collectives.membership import Membership
 from cuda.gpu.ranks import GpuRanks

@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from cuda.check import gpu_trial, trial_meeting
-from cuda.check.cpu_trial import measure_cpu
-from cuda.check.gpu_trial import measure_backends
-from cuda.check.trial import Trial, fit_link, moved_bytes
+from cuda.check import timing
+from cuda.check.trials import gpu as gpu_trial
+from cuda.check.trials.cpu import measure_cpu
+from cuda.check.trials.gpu import measure_backends
+from cuda.check.trials.trial import Trial, fit_link, moved_bytes
 from cuda.collectives.shared_memory import SharedMemory
 from cuda.emulator import Settings
 from cuda.gpu.backends.emulated import EmulatedBackend
@@ -30,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial_meeting, "TRY_S", 0.01)
+    monkeypatch.setattr(timing, "TRY_S", 0.01)
     monkeypatch.setattr(gpu_trial, "EXCHANGES", 4)
     monkeypatch.setattr(gpu_trial, "LARGE_BYTES", 1024)
 

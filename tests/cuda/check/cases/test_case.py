@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from cuda.check.compare import equal_share, used_share
+from cuda.check.cases.case import equal_share, used_share
 
 RIGHT = np.array([1.0, -2.0])
 
