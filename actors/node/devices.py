@@ -148,8 +148,7 @@ def check_device(device: str) -> None:
 
 
 def _check_gpu(device: str) -> None:
-    from cuda.gpu.backends.errors import MissingPart  # noqa: PLC0415 - a start without GPUs has no time for it
-    from cuda.gpu.backends.nvrtc import find_compiler  # noqa: PLC0415 - likewise
+    from cuda.gpu.backends.nvrtc import MissingPart, find_compiler  # noqa: PLC0415 - only for a GPU
 
     found = find_gpus()
     usable = [f"cuda:{index}" for index in found.usable]

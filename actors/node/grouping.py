@@ -18,9 +18,8 @@ from actors.node.devices import core_shares, grouped, usable_cores
 from actors.node.prediction import ROWS, Candidate, Choice, Memory, Wanted, candidates, choose, fullest, shards_by_size
 from actors.node.sharing import item_bytes
 from cuda.check.trials.trial import LIMIT_S, Trial, TrialResult
-from cuda.devices.host import available_memory
 from cuda.models.folder import read_spec
-from cuda.models.kv import FREE_MEMORY_SHARE, GPU_MEMORY_SHARE
+from cuda.models.kv import FREE_MEMORY_SHARE, GPU_MEMORY_SHARE, available_memory
 from cuda.models.spec import ModelSpec
 from protocol.model_info import ModelInfo
 

@@ -17,9 +17,8 @@ from actors.node.settings import ConfigError
 from actors.worker.config import WorkerConfig
 from cuda.check.peers.proof import prove, prove_sum, verdict
 from cuda.devices.device import DeviceConfig
-from cuda.devices.host import available_memory
 from cuda.models.folder import read_spec
-from cuda.models.kv import KvLayout
+from cuda.models.kv import KvLayout, available_memory
 from cuda.models.shard import describe, split
 from cuda.models.spec import ModelSpec, UnsupportedModel
 from protocol.model_info import ModelInfo

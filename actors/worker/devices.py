@@ -31,8 +31,8 @@ def open_device(config: WorkerConfig) -> Device:
 
 
 def _gpu(config: WorkerConfig, number: int) -> Device:
-    from cuda.gpu.backends.errors import MissingPart  # noqa: PLC0415 - as above
     from cuda.gpu.backends.gpu import GpuBackend  # noqa: PLC0415 - as above
+    from cuda.gpu.backends.nvrtc import MissingPart  # noqa: PLC0415 - as above
     from cuda.gpu.device import GpuDevice  # noqa: PLC0415 - as above
 
     try:

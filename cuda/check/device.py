@@ -12,11 +12,10 @@ from pathlib import Path
 import torch
 
 from cuda.check.cases.gpu import CASES, FLOAT, HALF, SMALL, name_of
-from cuda.check.ceilings import ceiling_of
 from cuda.check.findings import Begun, Finding
-from cuda.check.speed import copy_bandwidth, gemm_flops, host_copy_bandwidth, host_gemm_flops
-from cuda.devices.host import available_memory
+from cuda.check.speed import ceiling_of, copy_bandwidth, gemm_flops, host_copy_bandwidth, host_gemm_flops
 from cuda.kernels.backend import Backend
+from cuda.models.kv import available_memory
 
 Report = Callable[[Finding | Begun], None]
 COPIED_BYTES = 1 << 30

@@ -6,6 +6,7 @@ are measured by the same lines.
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -15,6 +16,32 @@ from cuda.kernels.backend import Backend
 LEAST_S = 0.02
 """Of a measurement: a launch and the wait for its end take a thousandth of it."""
 MOST_REPEATS = 4096
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """Of one model: bytes a second, floating point operations a second."""
+
+    bandwidth: float
+    flops: float
+
+
+_BY_NAME = {
+    "A100-SXM4-80GB": Ceiling(2.039e12, 312e12),
+    "A100 80GB": Ceiling(1.935e12, 312e12),
+    "A100": Ceiling(1.555e12, 312e12),
+    "L40S": Ceiling(0.864e12, 362e12),
+    "H100 PCIe": Ceiling(2.0e12, 756e12),
+    "H100 NVL": Ceiling(3.9e12, 835e12),
+    "H100": Ceiling(3.35e12, 989e12),
+    "H200": Ceiling(4.8e12, 989e12),
+    "B200": Ceiling(8.0e12, 2250e12),
+}
+
+
+def ceiling_of(name: str) -> Ceiling | None:
+    """By the driver's name of the GPU, such as "NVIDIA H200"; None for one that is not listed."""
+    return next((ceiling for part, ceiling in _BY_NAME.items() if part in name), None)
 
 
 def seconds_of(backend: Backend, variants: Sequence[Callable[[], object]], *, least_s: float = LEAST_S) -> float:

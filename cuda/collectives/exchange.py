@@ -12,7 +12,7 @@ import torch
 
 
 class Exchange(Protocol):
-    """One rank's end. PeerMemoryFailed and PeerTimeout as `cuda.collectives.errors` has them."""
+    """One rank's end. PeerMemoryFailed and PeerTimeout as `cuda.collectives.peer_memory` has them."""
 
     @property
     def logits(self) -> torch.Tensor:

@@ -1,15 +1,23 @@
 """The seam between the ranks of a group: memory that one rank owns and all ranks address.
 
-Implementations: `cuda.collectives.shared_memory.SharedMemory`, and `cuda.gpu.memory.DeviceMemory` of
-GPUs, which is gone for its peers too when its maker frees it. Who holds what when:
+Implementations: `cuda.collectives.shared_memory.SharedMemory`, and `cuda.gpu.memory.DeviceMemory` of GPUs, which is
+gone for its peers too when its maker frees it. Who holds what when:
 
     own memory    made by the constructor, zeroed; gone after `close`
     handles       made by `export`; good until its owner calls `seal`, or `close`
     peers' memory mapped by `open_peers`; stays valid after the peer's `close`, or death, until the own `close`
+
+What goes wrong between ranks. The group is one crash domain: whoever raises one of these is lost, and so are all.
+
+PartFailed
+├── PeerTimeout       a rank did not come in time
+└── PeerMemoryFailed  a rank's memory cannot be made, opened, or is not what its handle says
 """
 
 from collections.abc import Sequence
 from typing import Protocol
+
+from protocol.errors import PartFailed
 
 
 class PeerMemory(Protocol):
@@ -33,3 +41,11 @@ class PeerMemory(Protocol):
 
     def close(self) -> None:
         """Let go of the peers' memory, then of the own; nothing may use either any more. May be called twice."""
+
+
+class PeerTimeout(PartFailed):
+    """Says which rank waited for which, how long, and where."""
+
+
+class PeerMemoryFailed(PartFailed):
+    """Says whose memory, and why."""

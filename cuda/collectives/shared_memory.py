@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from cuda.collectives.errors import PeerMemoryFailed
+from cuda.collectives.peer_memory import PeerMemoryFailed
 
 _FOLDER: Final = Path("/dev/shm")  # noqa: S108 - where Linux keeps POSIX shared memory; files are private to the user
 # Process namespace, process id, its start time, count; and what the emulator keeps beside its memory.

@@ -17,27 +17,25 @@ import numpy.typing as npt
 import torch
 
 from cuda.collectives.membership import Membership
-from cuda.cpu.batch import Batch
 from cuda.cpu.kernels import attention as cpu_attention
 from cuda.cpu.kernels import sample as cpu_sample
 from cuda.cpu.kernels.memory import aligned_zeros
 from cuda.cpu.kernels.program import Program, compile_kernels
 from cuda.cpu.ops import CpuOps, CpuState, padded
 from cuda.cpu.ranks import CpuRanks
-from cuda.cpu.slots import SlotTable
+from cuda.cpu.slots import Batch, SlotTable
 from cuda.cpu.weights import CpuWeights, Formats, pack_weights, return_free_memory, weights_bytes
 from cuda.devices.device import DeviceConfig, PoolInfo
-from cuda.devices.host import available_memory
-from cuda.devices.passes import passes
+from cuda.devices.rows import Drawn, passes, sampled_rows
 from cuda.models.checkpoint import load_weights
 from cuda.models.decoder import forward
 from cuda.models.folder import read_spec
-from cuda.models.kv import KvLayout, PoolRequest, choose_num_pages
+from cuda.models.kv import KvLayout, PoolRequest, available_memory, choose_num_pages
 from cuda.models.rope import rope_table
 from cuda.models.shard import Shard, split
 from cuda.models.spec import ModelSpec
 from protocol.sampling import SamplingParams
-from protocol.step import RowStart, SampledRow, StepPlan, StepResult, StepRow, TokenLogprob, TopLogprob
+from protocol.step import RowStart, SampledRow, StepPlan, StepResult, StepRow
 
 PASS_TOKENS = 1024
 """A longer step is computed in passes of this many tokens, so that buffers stay small."""
@@ -118,7 +116,7 @@ class CpuDevice:
             loaded.program.run()
             if state.ranks is not None:
                 state.ranks.check(plan.step)
-            sampled += _sampled_rows(state, rows)
+            sampled += sampled_rows(state.batch.results, _drawn(state, rows))
         return StepResult(plan.epoch, plan.step, sampled, duration_s=time.perf_counter() - began)
 
     def close(self) -> None:
@@ -198,21 +196,6 @@ def _shape(spec: ModelSpec, layout: KvLayout, max_pages: int) -> npt.NDArray[np.
     return np.array(cpu_attention.Shape(*sizes, window=spec.sliding_window or 0), np.int64)
 
 
-def _sampled_rows(state: CpuState, rows: Sequence[StepRow]) -> list[SampledRow]:
-    batch, slots = state.batch, state.slots
-    drawn = batch.drawn[: batch.num_sampled].tolist()
+def _drawn(state: CpuState, rows: Sequence[StepRow]) -> list[Drawn]:
     sampling = [row.slot for row in rows if row.samples]
-    return [
-        SampledRow(slot, *slots.holder(slot), token, _logprob(state, index, slot, token))
-        for index, (slot, token) in enumerate(zip(sampling, drawn, strict=True))
-    ]
-
-
-def _logprob(state: CpuState, index: int, slot: int, token: int) -> TokenLogprob | None:
-    wanted = int(state.slots.integers[slot, cpu_sample.LOGPROBS])
-    if wanted < 0:
-        return None
-    batch = state.batch
-    ids, values = batch.top_ids[index, :wanted].tolist(), batch.top_logprobs[index, :wanted].tolist()
-    top = [TopLogprob(other, value) for other, value in zip(ids, values, strict=True)]
-    return TokenLogprob(token, float(batch.logprobs[index]), top)
+    return [Drawn(slot, state.slots.rows.holder(slot), place) for place, slot in enumerate(sampling)]

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cuda.cpu.batch import Batch
 from cuda.cpu.kernels import program
 from cuda.cpu.kernels.memory import address, aligned_zeros
 from cuda.cpu.kernels.pack import Packed
 from cuda.cpu.kernels.tile import PANEL
 from cuda.cpu.ranks import CpuRanks
-from cuda.cpu.slots import SlotTable
+from cuda.cpu.slots import Batch, SlotTable
 from cuda.models.spec import ModelSpec
 
 Floats = npt.NDArray[np.float32]
@@ -183,11 +182,12 @@ class CpuOps:
     def sample(self, logits: Handle) -> None:
         """See `Ops`."""
         batch, slots = self._state.batch, self._state.slots
+        results = batch.results
         self._record(
             program.SAMPLE, logits.rows_at, logits.at, logits.stride, logits.width, address(batch.sampled_slots),
             address(batch.sampled_positions), address(slots.tokens), slots.tokens.strides[0], address(slots.reals),
-            address(slots.integers), address(batch.drawn), address(batch.logprobs), address(batch.top_ids),
-            address(batch.top_logprobs),
+            address(slots.integers), address(results.tokens), address(results.logprobs), address(results.top_ids),
+            address(results.top_logprobs),
         )  # fmt: skip
 
     def _multiply(self, x: Handle, weight: CpuMatrix, out: int, stride: int) -> None:

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from cuda.collectives.errors import PeerTimeout
 from cuda.collectives.membership import Membership
+from cuda.collectives.peer_memory import PeerTimeout
 from cuda.collectives.shared_memory import SharedMemory
 from cuda.cpu.kernels.meet import LATE_MEETING, LATE_RANK, NUM_STATUS
 from cuda.cpu.kernels.memory import address
@@ -30,8 +30,8 @@ _FLAG_BYTES = 4096  # a page: nothing else is on the flag's cache line, nor fetc
 class CpuRanks:
     """One rank's end. `export`, `open_peers`, then `record_meeting` for each meeting of a pass, `check` after each.
 
-    PeerMemoryFailed and PeerTimeout as `cuda.collectives.errors` has them. `first_meeting` is the number (int32, the
-    same on all ranks) from which meetings are counted.
+    PeerMemoryFailed and PeerTimeout as `cuda.collectives.peer_memory` has them. `first_meeting` is the number (int32,
+    the same on all ranks) from which meetings are counted.
     """
 
     def __init__(self, member: Membership, part_bytes: int, logits_bytes: int = 0, *, first_meeting: int = 0) -> None:

@@ -1,16 +1,20 @@
-"""Row slots of the CPU device: the tokens, page table and sampling parameters of each running request, as flat arrays.
+"""What the CPU device's kernels read of requests: row slots, and one pass over them, as flat arrays at fixed addresses.
 
-Kernels read these arrays by address. Owns who holds a slot; never decides anything. The layout of a slot's numbers is
-`cuda.cpu.kernels.sample`'s.
+A slot is the tokens, page table and sampling parameters of a running request; `cuda.cpu.kernels.sample` lays out its
+numbers. A pass is tokens, attention items and sampled rows: the recorded program points at them, so filling them is all
+that a step does before it runs. Never decides anything.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from cuda.cpu.kernels import sample as layout
-from cuda.cpu.kernels.memory import address
+from cuda.cpu.kernels.attention import ITEM_FIELDS, MAX_QUERIES
+from cuda.cpu.kernels.memory import address, aligned_zeros
+from cuda.devices.rows import Results, RowSlots, fill_tokens
 from protocol.step import RowStart, StepRow
 
 
@@ -22,18 +26,15 @@ class SlotTable:
         self.page_tables = np.zeros((max_running, -(-max_model_len // page_size) + 1), np.int32)
         self.reals = np.zeros((max_running, layout.NUM_REALS), np.float64)
         self.integers = np.zeros((max_running, layout.NUM_INTEGERS), np.int64)
-        self._page_size = page_size
+        self.rows = RowSlots(max_running, page_size)
         self._eos_token_ids = eos_token_ids
-        self._num_pages = [0] * max_running
-        self._holders: list[tuple[int, int]] = [(0, 0)] * max_running
         self._lists: list[tuple[npt.NDArray[Any], ...]] = [()] * max_running  # keeps what `integers` points at
 
     def start(self, row: RowStart, vocab_size: int) -> None:
         """Give a slot to a request."""
         slot, sampling = row.slot, row.sampling
         self.tokens[slot, : len(row.tokens)] = row.tokens
-        self._num_pages[slot] = 0
-        self._holders[slot] = (row.request, row.incarnation)
+        self.rows.start(row)
         reals, integers = self.reals[slot], self.integers[slot]
         reals[layout.TEMPERATURE] = sampling.temperature
         reals[layout.TOP_P] = sampling.top_p
@@ -57,13 +58,66 @@ class SlotTable:
 
     def add_pages(self, row: StepRow) -> None:
         """Append a row's new pages; ValueError if its pages do not hold what it computes."""
-        held = self._num_pages[row.slot]
+        held = self.rows.add_pages(row)
         if row.new_pages:
             self.page_tables[row.slot, held : held + len(row.new_pages)] = row.new_pages
-            held = self._num_pages[row.slot] = held + len(row.new_pages)
-        if held * self._page_size < row.start + row.count:
-            raise ValueError(f"slot {row.slot} computes up to token {row.start + row.count} with {held} pages")
 
-    def holder(self, slot: int) -> tuple[int, int]:
-        """(request, incarnation) that holds a slot."""
-        return self._holders[slot]
+
+class Batch:
+    """Room for `max_tokens` tokens and `max_rows` sampled rows."""
+
+    def __init__(self, max_tokens: int, max_rows: int, group: int) -> None:
+        self._item_tokens = max(1, MAX_QUERIES // group)
+        self._counts = aligned_zeros(3, np.int64)
+        self.slots = aligned_zeros(max_tokens, np.int32)
+        self.positions = aligned_zeros(max_tokens, np.int32)
+        self.items = aligned_zeros((max_tokens, ITEM_FIELDS), np.int32)
+        self.sampled_tokens = aligned_zeros(max_rows, np.int32)
+        self.sampled_slots = aligned_zeros(max_rows, np.int32)
+        self.sampled_positions = aligned_zeros(max_rows, np.int32)
+        self.results: Results[npt.NDArray[Any]] = Results(
+            aligned_zeros(max_rows, np.int32),
+            aligned_zeros(max_rows, np.float32),
+            aligned_zeros((max_rows, layout.MAX_TOP), np.int32),
+            aligned_zeros((max_rows, layout.MAX_TOP), np.float32),
+        )
+
+    @property
+    def num_tokens_at(self) -> int:
+        """Address of T."""
+        return address(self._counts)
+
+    @property
+    def num_items_at(self) -> int:
+        """Address of the number of attention items."""
+        return address(self._counts) + 8
+
+    @property
+    def num_sampled_at(self) -> int:
+        """Address of R."""
+        return address(self._counts) + 16
+
+    @property
+    def num_sampled(self) -> int:
+        """R."""
+        return int(self._counts[2])
+
+    def fill(self, rows: Sequence[StepRow]) -> None:
+        """Lay out the tokens of `rows` one after another."""
+        slots = np.array([row.slot for row in rows])
+        starts = np.array([row.start for row in rows])
+        counts = np.array([row.count for row in rows])
+        ends = np.cumsum(counts)
+        total = fill_tokens(self.slots, self.positions, (slots, starts, counts))
+        items = [
+            (first + done, min(self._item_tokens, row.count - done), row.slot, row.start + done)
+            for row, first in zip(rows, (ends - counts).tolist(), strict=True)
+            for done in range(0, row.count, self._item_tokens)
+        ]
+        items.sort(key=lambda item: -item[1] * (item[3] + item[1]))  # long work first: threads end together
+        self.items[: len(items)] = items
+        sampled = np.flatnonzero([row.samples for row in rows])
+        self.sampled_tokens[: len(sampled)] = ends[sampled] - 1
+        self.sampled_slots[: len(sampled)] = slots[sampled]
+        self.sampled_positions[: len(sampled)] = starts[sampled] + counts[sampled]
+        self._counts[:] = total, len(items), len(sampled)

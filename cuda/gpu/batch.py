@@ -1,21 +1,23 @@
 """What one pass tells the device and what it answers: the layout of both, the same on the device and on the host.
 
-A pass is written into pinned memory (`stages`) and travels in one copy; kernels and captured graphs know the
-device's arrays, at fixed addresses, only. Never knows what a slot holds: `slots` does.
+A pass is written into pinned memory (`stages`), tokens one after another, padded where a captured graph wants it, by a
+few NumPy operations whatever the number of rows; it travels in one copy. Kernels and captured graphs know the device's
+arrays, at fixed addresses, only. Never knows what a slot holds: `slots` does.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
-from typing import Any, Generic, TypeVar
+from itertools import accumulate, compress, pairwise
+from typing import Any, Generic
 
 import numpy as np
 import numpy.typing as npt
 
-from cuda.kernels.attention_plan import ITEM_FIELDS
+from cuda.devices.rows import Array, Ints, Results, fill_tokens
+from cuda.kernels.attention_plan import ITEM_FIELDS, WorkPlanner
 from cuda.kernels.sample import MAX_ALTERNATIVES
+from protocol.step import StepRow
 
-Array = TypeVar("Array")
-Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 UPDATE_FIELDS = 3
 ALIGNMENT = 4
@@ -82,31 +84,68 @@ class BatchArrays(Generic[Array]):
 
 
 @dataclass(frozen=True)
-class Results(Generic[Array]):
-    """What a pass draws."""
+class Extent:
+    """How much of the arrays a pass uses, and what it answers."""
 
-    tokens: Array
-    """[R] int32."""
-    logprobs: Array
-    """[R] float32."""
-    top_ids: Array
-    """[R, 20] int32."""
-    top_logprobs: Array
-    """[R, 20] float32."""
+    num_tokens: int
+    """T, padding included."""
+    num_rows: int
+    """R, padding included."""
+    num_items: int
+    """Rows of the work list."""
+    sampling: tuple[StepRow, ...]
+    """The rows that sample."""
+    places: tuple[int, ...]
+    """Where among R each of them is."""
+    is_decode: bool
+    """One token a row, so that R = T and token i is row i: what graphs are captured for."""
 
-    @staticmethod
-    def num_words(max_rows: int) -> int:
-        """int32 and float32 of all arrays."""
-        return max_rows * (2 + 2 * MAX_ALTERNATIVES)
 
-    @classmethod
-    def over(cls, flat: Any, max_rows: int, real: Any) -> "Results[Any]":  # noqa: ANN401 - a NumPy array or a tensor
-        """Views of int32 `flat`; `real` is the library's name for float32."""
-        ends = [max_rows, 2 * max_rows, (2 + MAX_ALTERNATIVES) * max_rows]
-        tokens, logprobs, ids, values = (flat[start:end] for start, end in zip([0, *ends], [*ends, None], strict=True))
-        return cls(
-            tokens,
-            logprobs.view(real),
-            ids.reshape(-1, MAX_ALTERNATIVES),
-            values.view(real).reshape(-1, MAX_ALTERNATIVES),
-        )
+def fill(batch: BatchArrays[Ints], rows: Sequence[StepRow], planner: WorkPlanner) -> Extent:
+    """Write everything but the page updates of a pass."""
+    segments = [row.slot for row in rows], [row.start for row in rows], [row.count for row in rows]
+    slots, starts, counts = (np.array(values, np.int32) for values in segments)
+    samples = [row.samples for row in rows]
+    ends = np.cumsum(counts, dtype=np.int32)
+    total = fill_tokens(batch.token_slots, batch.token_positions, (slots, starts, counts))
+    is_decode = total == len(rows)
+    if is_decode:
+        num_tokens = padded_rows(total, len(batch.sampled_slots))
+        drawing = np.arange(total)
+        places = tuple(compress(range(total), samples))
+    else:
+        num_tokens = total
+        drawing = np.flatnonzero(samples)
+        places = tuple(range(len(drawing)))
+    batch.token_slots[total:num_tokens] = -1
+    batch.token_positions[total:num_tokens] = 0
+    num_rows = num_tokens if is_decode else len(drawing)
+    num_drawing = len(drawing)
+    batch.sampled_tokens[:num_drawing] = ends[drawing] - 1
+    batch.sampled_slots[:num_drawing] = np.where(samples, slots, -1)[drawing]
+    batch.sampled_positions[:num_drawing] = (starts + counts)[drawing]
+    batch.sampled_tokens[num_drawing:num_rows] = -1
+    batch.sampled_slots[num_drawing:num_rows] = -1
+    batch.sampled_positions[num_drawing:num_rows] = 0
+    items, batch.num_items[:] = planner.work_items(*segments)
+    batch.items[: len(items)] = items
+    return Extent(num_tokens, num_rows, len(items), tuple(compress(rows, samples)), places, is_decode)
+
+
+def padded_rows(num_rows: int, max_rows: int) -> int:
+    """How many rows a decode pass of `num_rows` is padded to: 1, 2, 4, 8, 16, 24, ... but no more than `max_rows`."""
+    size = 1 << (num_rows - 1).bit_length() if num_rows <= 8 else -(-num_rows // 8) * 8
+    return min(size, max_rows)
+
+
+def num_result_words(max_rows: int) -> int:
+    """int32 and float32 of all `Results` of a pass."""
+    return max_rows * (2 + 2 * MAX_ALTERNATIVES)
+
+
+def results_over(flat: Any, max_rows: int, real: Any) -> Results[Any]:  # noqa: ANN401 - a NumPy array or a tensor
+    """Views of int32 `flat`; `real` is the library's name for float32."""
+    ends = [max_rows, 2 * max_rows, (2 + MAX_ALTERNATIVES) * max_rows]
+    tokens, logprobs, ids, values = (flat[start:end] for start, end in zip([0, *ends], [*ends, None], strict=True))
+    top_ids, top_logprobs = ids.reshape(-1, MAX_ALTERNATIVES), values.view(real).reshape(-1, MAX_ALTERNATIVES)
+    return Results(tokens, logprobs.view(real), top_ids, top_logprobs)

@@ -9,12 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from cuda.devices.device import DeviceConfig, PoolInfo
-from cuda.devices.passes import passes
-from cuda.gpu.batch import Floats, Ints
-from cuda.gpu.fill import Extent, fill
-from cuda.gpu.flights import Flight, Flights
+from cuda.devices.rows import Drawn, Ints, passes
+from cuda.gpu.batch import Extent, Floats, fill
 from cuda.gpu.loading import RECORDED, Loaded, load_model, memory_for
-from cuda.gpu.stages import Drawn, Pass
+from cuda.gpu.stages import Flight, Flights, Pass
 from cuda.kernels.backend import Backend
 from protocol.sampling import SamplingParams
 from protocol.step import RowStart, StepPlan, StepResult, StepRow
@@ -144,7 +142,7 @@ class GpuDevice:
         Pass(stage, self._backend.record())
 
     def _drawn(self, extent: Extent) -> list[Drawn]:
-        holder = self._running.slots.holder
+        holder = self._running.slots.rows.holder
         return [
             Drawn(row.slot, holder(row.slot), place) for row, place in zip(extent.sampling, extent.places, strict=True)
         ]

@@ -11,9 +11,9 @@ from typing import Any, Final
 import torch
 from torch import distributed
 
-from cuda.collectives.errors import PeerMemoryFailed
 from cuda.collectives.membership import Membership
-from cuda.gpu.slab import Exchanged
+from cuda.collectives.peer_memory import PeerMemoryFailed
+from cuda.gpu.ranks import Exchanged
 from cuda.kernels.add_rms_norm import AddRmsNorm
 from cuda.kernels.backend import Backend
 

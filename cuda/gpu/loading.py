@@ -1,4 +1,7 @@
-"""From a model folder to everything that a step of the gpu device touches; the KV pool takes what the rest leaves."""
+"""From a model folder to everything that a step of the gpu device touches; the KV pool takes what the rest leaves.
+
+Weights are read and copied one tensor at a time, so that the host never holds the model.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,22 +14,22 @@ from cuda.collectives.exchange import Exchange
 from cuda.collectives.membership import Membership
 from cuda.devices.device import DeviceConfig, PoolInfo
 from cuda.gpu.batch import BatchShape
-from cuda.gpu.kernels import Kernels
+from cuda.gpu.kernels import GpuMatrix, GpuWeights, Kernels
 from cuda.gpu.library_ranks import LibraryRanks
 from cuda.gpu.ops import GpuBuffers, GpuState
-from cuda.gpu.ranks import GpuRanks
+from cuda.gpu.ranks import Exchanged, GpuRanks, Slab
 from cuda.gpu.runner import PassRunner
-from cuda.gpu.slab import Exchanged, Slab
 from cuda.gpu.slots import GpuSlots
 from cuda.gpu.stages import Stages
-from cuda.gpu.weights import load_onto
-from cuda.kernels.backend import Backend
-from cuda.models.checkpoint import stored_dtype
+from cuda.kernels.backend import Backend, on_device
+from cuda.models.checkpoint import load_weights, stored_dtype
+from cuda.models.decoder import DecoderLayer, DecoderWeights
 from cuda.models.folder import read_spec
 from cuda.models.kv import GPU_MEMORY_SHARE, KvLayout, PoolRequest, choose_num_pages
 from cuda.models.rope import rope_table
-from cuda.models.shard import split
-from cuda.models.spec import UnsupportedModel
+from cuda.models.shard import Shard, split
+from cuda.models.spec import ModelSpec, UnsupportedModel
+from cuda.models.weights import LayerWeights, LinearWeight
 from protocol.errors import PartFailed
 
 PASS_TOKENS = 8192
@@ -79,7 +82,7 @@ def load_model(config: DeviceConfig, backend: Backend, progress: Callable[[float
         shape = BatchShape(pass_tokens, config.max_running, max_items, MAX_UPDATES)
         stages = Stages(backend, shape, config.max_model_len, NUM_STAGES)
         buffers = GpuBuffers(backend, spec, len(shard.vocabulary), dtype, pass_tokens, config.max_running)
-        table = _on_device(backend, rope_table(spec, config.max_model_len + 1))
+        table = on_device(backend, rope_table(spec, config.max_model_len + 1))
     layout = KvLayout.of(spec, config.page_size, dtype.itemsize)
     exchanged = Exchanged(
         dtype, pass_tokens, spec.hidden_size, spec.rms_norm_eps, config.max_running,
@@ -106,6 +109,32 @@ def memory_for(what: str, *settings: str) -> Iterator[None]:
         raise PartFailed(f"not enough device memory for {what}; lower {' or '.join(settings)}") from error
 
 
+def load_onto(  # noqa: PLR0913, PLR0917 - as `load_weights`
+    backend: Backend,
+    folder: Path,
+    spec: ModelSpec,
+    shard: Shard,
+    dtype: torch.dtype,
+    progress: Callable[[float], None],
+) -> tuple[GpuWeights, int]:
+    """What `shard` holds of the decoder `spec`, and its bytes; `progress` gets a fraction 0..1.
+
+    Errors as `load_weights` has them.
+    """
+    num_bytes = 0
+
+    def place(tensor: torch.Tensor) -> torch.Tensor:
+        nonlocal num_bytes
+        num_bytes += tensor.nbytes
+        return on_device(backend, tensor, dtype)
+
+    weights = load_weights(folder, spec, dtype, progress, place, shard=shard)
+    layers = [_layer(layer, is_shared=shard.world_size > 1) for layer in weights.layers]
+    embedding = GpuMatrix(weights.embedding, first_row=shard.vocabulary.start)
+    placed = DecoderWeights(embedding, layers, weights.final_norm, _matrix(weights.lm_head))
+    return placed, num_bytes
+
+
 def pool_pages(config: DeviceConfig, layout: KvLayout, free_bytes: int) -> int:
     """Pages of the pool, of `free_bytes` that can still be had. PartFailed if not even one fits."""
     request = PoolRequest(config.num_pages, config.kv_memory, config.max_running * config.max_model_len)
@@ -128,8 +157,18 @@ def _ranks(backend: Backend, config: DeviceConfig, exchanged: Exchanged) -> Exch
         raise UnsupportedModel(f"{config.folder}: {error}") from error
 
 
-def _on_device(backend: Backend, values: torch.Tensor) -> torch.Tensor:
-    tensor = backend.empty(values.shape, values.dtype)
-    backend.copy(tensor, values)
-    backend.synchronize()
-    return tensor
+def _layer(layer: LayerWeights, *, is_shared: bool) -> DecoderLayer[torch.Tensor, GpuMatrix]:
+    return DecoderLayer(
+        input_norm=layer.input_norm,
+        qkv=_matrix(layer.qkv),
+        q_norm=layer.q_norm,
+        k_norm=layer.k_norm,
+        o=_matrix(layer.o, is_part=is_shared),
+        post_attention_norm=layer.post_attention_norm,
+        gate_up=_matrix(layer.gate_up),
+        down=_matrix(layer.down, is_part=is_shared),
+    )
+
+
+def _matrix(linear: LinearWeight, *, is_part: bool = False) -> GpuMatrix:
+    return GpuMatrix(linear.weight, linear.bias, is_part)

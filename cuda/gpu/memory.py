@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from cuda.collectives.errors import PeerMemoryFailed
+from cuda.collectives.peer_memory import PeerMemoryFailed
 from cuda.collectives.shared_memory import new_name, process_name, sweep
 from cuda.kernels.backend import Backend
 

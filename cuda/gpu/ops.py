@@ -1,16 +1,16 @@
 """The gpu device's ops for `cuda.models.decoder.forward`: each call queues its kernel at once, or is captured.
 
 Owns the activation buffers, which every layer reuses; a value is a view of the rows that the pass has. Everything that
-changes between steps is read from the device's own arrays, so a captured pass stays right. Linears are `linear`.
+changes between steps is read from the device's own arrays, so a captured pass stays right. Read `kernels` next.
 Where ranks share the model, parts of sums are written where all ranks see them, and added up by whoever takes the sum.
 """
 
 import torch
 
 from cuda.collectives.exchange import Exchange
-from cuda.gpu.batch import BatchArrays, BatchShape, Results
-from cuda.gpu.kernels import Kernels
-from cuda.gpu.linear import GpuMatrix
+from cuda.devices.rows import Results
+from cuda.gpu.batch import BatchArrays, BatchShape, num_result_words, results_over
+from cuda.gpu.kernels import GpuMatrix, Kernels
 from cuda.gpu.slots import GpuSlots
 from cuda.kernels.backend import Backend
 from cuda.models.spec import ModelSpec
@@ -38,8 +38,8 @@ class GpuState:
         self.shape = shape
         self.words = backend.zeros((shape.begins[-1],), torch.int32)
         self.batch: BatchArrays[torch.Tensor] = BatchArrays.over(self.words, shape)
-        self.result_words = backend.zeros((Results.num_words(shape.max_rows),), torch.int32)
-        self.results: Results[torch.Tensor] = Results.over(self.result_words, shape.max_rows, torch.float32)
+        self.result_words = backend.zeros((num_result_words(shape.max_rows),), torch.int32)
+        self.results: Results[torch.Tensor] = results_over(self.result_words, shape.max_rows, torch.float32)
         self.slots = slots
         self.pools = pools
         self.rope_table = rope_table

@@ -7,11 +7,10 @@ from functools import partial
 
 import torch
 
-from cuda.gpu.fill import Extent, padded_rows
-from cuda.gpu.kernels import Kernels
+from cuda.gpu.batch import Extent, padded_rows
+from cuda.gpu.kernels import GpuWeights, Kernels
 from cuda.gpu.ops import GpuBuffers, GpuOps, GpuState
 from cuda.gpu.stages import Stage
-from cuda.gpu.weights import GpuWeights
 from cuda.kernels.attention_plan import ITEM_FIELDS
 from cuda.kernels.backend import Backend, Graph
 from cuda.models.decoder import forward

@@ -1,29 +1,19 @@
 """Row slots of the gpu device: tokens, page table and sampling parameters of each running request, in device memory.
 
-The host keeps only what it needs to plan copies and to name results. Tokens that are drawn never leave the device to
-come back: the sampler writes them into `tokens` itself. Never decides anything.
+The host keeps only `rows`: what it needs to plan copies and to name results. Tokens that are drawn never leave the
+device to come back: the sampler writes them into `tokens` itself. Never decides anything.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from cuda.devices.device import DeviceConfig
-from cuda.gpu.batch import Ints
+from cuda.devices.rows import Ints, RowSlots
 from cuda.kernels.backend import Backend
 from cuda.kernels.sample import SamplerTables, SlotSettings
 from protocol.step import RowStart, StepRow
-
-
-@dataclass(frozen=True)
-class Holder:
-    """Who holds a slot."""
-
-    request: int
-    incarnation: int
-    num_logprobs: int | None
 
 
 class GpuSlots:
@@ -37,10 +27,8 @@ class GpuSlots:
         self.page_tables = backend.zeros((max_running, max_pages), torch.int32)
         self._backend = backend
         self._tables = tables
-        self._page_size = config.page_size
         self._eos_token_ids = eos_token_ids
-        self._num_pages = [0] * max_running
-        self._holders = [Holder(0, 0, None)] * max_running
+        self.rows = RowSlots(max_running, config.page_size)
 
     def start(self, row: RowStart, staged: torch.Tensor) -> None:
         """Give a slot to a request; its tokens travel through `staged`, pinned memory of as many int32."""
@@ -48,8 +36,7 @@ class GpuSlots:
         staged.numpy()[:] = row.tokens
         self._backend.copy(self.tokens[row.slot, :num_tokens], staged)
         self._tables.start(row.slot, _settings(row, self._eos_token_ids))
-        self._num_pages[row.slot] = 0
-        self._holders[row.slot] = Holder(row.request, row.incarnation, row.sampling.logprobs)
+        self.rows.start(row)
 
     def new_pages(self, rows: Sequence[StepRow]) -> Ints:
         """Entries [n, 3] = (slot, column, page) that the rows append to their page tables.
@@ -58,17 +45,10 @@ class GpuSlots:
         """
         updates: list[tuple[int, int, int]] = []
         for row in rows:
-            held = self._num_pages[row.slot]
+            held = self.rows.add_pages(row)
             if row.new_pages:
                 updates += [(row.slot, held + index, page) for index, page in enumerate(row.new_pages)]
-                held = self._num_pages[row.slot] = held + len(row.new_pages)
-            if held * self._page_size < row.start + row.count:
-                raise ValueError(f"slot {row.slot} computes up to token {row.start + row.count} with {held} pages")
         return np.array(updates, np.int32).reshape(-1, 3)
-
-    def holder(self, slot: int) -> Holder:
-        """Who holds a slot, as of the plan that was submitted last."""
-        return self._holders[slot]
 
 
 def _settings(row: RowStart, eos_token_ids: Sequence[int]) -> SlotSettings:

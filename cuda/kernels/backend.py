@@ -130,3 +130,11 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Let go of the stream; tensors live on until forgotten."""
+
+
+def on_device(backend: Backend, values: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """A copy in the backend's memory, as `dtype` if one is given; `values` may be forgotten then."""
+    tensor = backend.empty(values.shape, dtype or values.dtype)
+    backend.copy(tensor, values)
+    backend.synchronize()
+    return tensor

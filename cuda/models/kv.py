@@ -4,6 +4,7 @@ Layout of a layer: `[page, 2, kv_head, slot, head_dim]`, keys before values; one
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from cuda.models.spec import ModelSpec
 
@@ -70,3 +71,11 @@ def choose_num_pages(
         given = request.kv_memory if request.kv_memory is not None else int(available_bytes * share)
         raise ValueError(f"a KV page needs {layout.page_bytes} bytes; the pool was given {given}")
     return pages
+
+
+def available_memory() -> int:
+    """Bytes that can be taken without swapping (Linux's MemAvailable)."""
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise ValueError("/proc/meminfo has no MemAvailable")

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from cuda.collectives.membership import Membership
-from cuda.gpu.ranks import GpuRanks
-from cuda.gpu.slab import Exchanged
+from cuda.gpu.ranks import Exchanged, GpuRanks
 from cuda.kernels.all_reduce import MAX_RANKS
 from cuda.kernels.backend import Backend
 from tests.benchmarks.gpu_figures import Ceilings, Report, Scale

@@ -14,8 +14,8 @@ from unittest.mock import patch
 import torch
 
 from cuda.devices.device import DeviceConfig
+from cuda.gpu.batch import padded_rows
 from cuda.gpu.device import GpuDevice
-from cuda.gpu.fill import padded_rows
 from cuda.models.spec import ModelSpec
 from cuda.models.weights import LayerWeights, LinearWeight, ModelWeights
 from protocol.sampling import SamplingParams
@@ -44,7 +44,7 @@ def measure_steps(report: Report, scale: Scale, ceilings: Ceilings) -> None:
             batch_invariant=False, num_threads=1, peer_timeout_s=10.0,
         )  # fmt: skip
         device = GpuDevice(config, backend)
-        with patch("cuda.gpu.weights.load_weights", _Drawn(backend.device)):
+        with patch("cuda.gpu.loading.load_weights", _Drawn(backend.device)):
             began = time.perf_counter()
             pool = device.load(lambda _: None)
         report({"what": f"load of {num_layers} layers drawn on the device", "seconds": time.perf_counter() - began})

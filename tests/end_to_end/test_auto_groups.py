@@ -38,6 +38,6 @@ def test_a_node_that_is_ended_while_devices_are_tried_out_leaves_nobody_behind(h
 
 def is_trial(process: psutil.Process) -> bool:
     try:
-        return "cuda.check.trials.trial" in process.cmdline()
+        return "cuda.check.trials" in process.cmdline()
     except psutil.NoSuchProcess:
         return False

@@ -14,8 +14,8 @@ import pytest
 from cuda.check.cases.gpu import LARGE, SMALL
 from cuda.check.cases.rows import Sizes
 from cuda.gpu.backends.emulated import EmulatedBackend
-from cuda.gpu.backends.errors import MissingPart
 from cuda.gpu.backends.gpu import GpuBackend, check_gpu
+from cuda.gpu.backends.nvrtc import MissingPart
 from cuda.kernels.backend import Backend
 from tests.cuda.kernels.combinations import needs_compiler
 

@@ -14,8 +14,7 @@ import torch
 
 from cuda.collectives.membership import Membership
 from cuda.gpu.backends.gpu import GpuBackend
-from cuda.gpu.ranks import GpuRanks
-from cuda.gpu.slab import Exchanged
+from cuda.gpu.ranks import Exchanged, GpuRanks
 from tests.cuda.collectives.rank_process import RankProcess, open_group
 from tests.cuda.gpu.all_reduce import Job, run_threads
 from tests.gpu.conftest import Place

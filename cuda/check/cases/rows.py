@@ -13,7 +13,7 @@ from cuda.check.cases.case import equal_share, used_share
 from cuda.kernels import reference
 from cuda.kernels.activation import GatedActivation
 from cuda.kernels.add_rms_norm import AddRmsNorm
-from cuda.kernels.backend import Backend
+from cuda.kernels.backend import Backend, on_device
 from cuda.kernels.gather import Gather, Scatter
 from cuda.kernels.gemm import Gemm
 from cuda.kernels.gemv import MAX_ROWS, Gemv
@@ -44,14 +44,6 @@ class Sizes:
     head_dim: int
     context: int
     vocab: int
-
-
-def on_device(backend: Backend, values: torch.Tensor) -> torch.Tensor:
-    """A copy in the backend's memory."""
-    tensor = backend.empty(values.shape, values.dtype)
-    backend.copy(tensor, values)
-    backend.synchronize()  # `values` may be forgotten now
-    return tensor
 
 
 def int32(values: object) -> torch.Tensor:

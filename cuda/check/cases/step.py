@@ -4,10 +4,10 @@ import numpy as np
 import torch
 
 from cuda.check.cases.case import Array, used_share
-from cuda.check.cases.rows import EPS, ROUNDING, Sizes, int32, normal, on_device
+from cuda.check.cases.rows import EPS, ROUNDING, Sizes, int32, normal
 from cuda.kernels import reference
 from cuda.kernels.attention import AttentionShape, PagedAttention
-from cuda.kernels.backend import Backend
+from cuda.kernels.backend import Backend, on_device
 from cuda.kernels.reference import Draw
 from cuda.kernels.rope_and_store import RopeAndStore, RopeShape
 from cuda.kernels.sample import MAX_ALTERNATIVES, Sampler, SlotSettings

@@ -10,9 +10,8 @@ from cuda.check.peers.end import Mover, Summer, pattern, seconds_of
 from cuda.collectives.membership import Membership
 from cuda.collectives.peer_memory import PeerMemory
 from cuda.gpu.memory import DeviceMemory
-from cuda.gpu.ranks import GpuRanks
-from cuda.gpu.slab import Exchanged
-from cuda.kernels.backend import Argument, Backend
+from cuda.gpu.ranks import Exchanged, GpuRanks
+from cuda.kernels.backend import Argument, Backend, on_device
 from cuda.kernels.gather import MAX_THREADS, SOURCE
 
 COLUMNS = 4096
@@ -45,8 +44,8 @@ class DeviceMover:
         self._num_rows = num_rows
         self._backend = backend
         (self._take_rows,) = backend.kernels(SOURCE, ["take_rows<float>"])
-        self._order = self._place(torch.arange(num_rows, dtype=torch.int32))
-        self._staged = self._place(torch.zeros((num_rows, COLUMNS)))
+        self._order = on_device(backend, torch.arange(num_rows, dtype=torch.int32))
+        self._staged = on_device(backend, torch.zeros((num_rows, COLUMNS)))
 
     def memory(self, rank: int) -> PeerMemory:
         """See `Mover`."""
@@ -59,7 +58,7 @@ class DeviceMover:
 
     def write(self, address: int, seed: int) -> None:
         """See `Mover`."""
-        self._copy(np.uint64(address), self._place(self._pattern(seed)), self._num_rows)
+        self._copy(np.uint64(address), on_device(self._backend, self._pattern(seed)), self._num_rows)
         self._backend.synchronize()
 
     def num_wrong(self, address: int, seed: int) -> int:
@@ -83,12 +82,6 @@ class DeviceMover:
 
     def _pattern(self, seed: int) -> torch.Tensor:
         return torch.from_numpy(pattern(seed, self.num_bytes)).view(torch.float32).view(-1, COLUMNS)
-
-    def _place(self, values: torch.Tensor) -> torch.Tensor:
-        tensor = self._backend.empty(values.shape, values.dtype)
-        self._backend.copy(tensor, values)
-        self._backend.synchronize()
-        return tensor
 
 
 class DeviceSummer:

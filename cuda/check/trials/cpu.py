@@ -20,7 +20,7 @@ from cuda.cpu.kernels.pack import Format, Packed, pack
 from cuda.cpu.kernels.program import LINEAR, SUM_PARTS, TAKE_ROWS, Program, compile_kernels
 from cuda.cpu.kernels.tile import PANEL
 from cuda.cpu.ranks import CpuRanks
-from cuda.devices.host import available_memory
+from cuda.models.kv import available_memory
 from cuda.models.sample import sample_rows
 
 SAMPLE_VALUES = 1 << 20

@@ -14,10 +14,9 @@ import torch
 
 from cuda.check.timing import Meeting
 from cuda.check.trials.trial import Pace, Trial, TrialResult, fit_link, moved_bytes
-from cuda.collectives.errors import PeerTimeout
 from cuda.collectives.membership import Membership
-from cuda.gpu.ranks import GpuRanks
-from cuda.gpu.slab import Exchanged
+from cuda.collectives.peer_memory import PeerTimeout
+from cuda.gpu.ranks import Exchanged, GpuRanks
 from cuda.kernels.backend import Backend
 from cuda.models.checkpoint import stored_dtype
 from protocol.errors import PartFailed

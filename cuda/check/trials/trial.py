@@ -1,16 +1,11 @@
 """How fast the devices are that could form groups: compute, links and memory, measured before a group's size is chosen.
 
-    python -m cuda.check.trials.trial        reads a Trial from standard input, writes a TrialResult to standard output
-
-A process of its own, because it opens devices and must let go of all of them, and because a driver may hang: an alarm
-ends it then. What is made of the figures is the business of `actors.node.prediction`.
+Values only: `__main__` is the process that measures, `cpu` and `gpu` are how. What is made of the figures is the
+business of `actors.node.prediction`.
 """
 
 import math
-import signal
-import sys
 
-import msgspec
 from msgspec import Struct
 
 LIMIT_S = 60
@@ -77,24 +72,3 @@ def fit_link(few: tuple[float, float], many: tuple[float, float]) -> tuple[float
 def moved_bytes(size: int, num_bytes: float) -> float:
     """What an all-reduce of `num_bytes` over `size` ranks moves through each rank's link at least."""
     return 2 * (size - 1) / size * num_bytes
-
-
-def main() -> None:
-    """Be the process."""
-    signal.alarm(LIMIT_S)
-    trial = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Trial)
-    sys.stdout.buffer.write(msgspec.msgpack.encode(_measured(trial)))
-
-
-def _measured(trial: Trial) -> TrialResult:
-    if trial.kind == "cpu":
-        from cuda.check.trials.cpu import measure_cpu  # noqa: PLC0415 - only what these devices need is imported
-
-        return measure_cpu(trial)
-    from cuda.check.trials.gpu import measure_gpus  # noqa: PLC0415 - likewise
-
-    return measure_gpus(trial)
-
-
-if __name__ == "__main__":
-    main()

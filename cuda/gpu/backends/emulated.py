@@ -15,11 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from cuda.devices.host import available_memory
-from cuda.emulator import DeviceArray, Event, Kernel, RawModule, Settings, Stream
+from cuda.emulator import DeviceArray, Event, Kernel, RawModule, Settings, Stream, unlink_shared
 from cuda.emulator import Graph as Recording
-from cuda.gpu.backends.emulated_sharing import EmulatedSharing
 from cuda.kernels.backend import Argument, Launch
+from cuda.models.kv import available_memory
 
 KERNELS = Path(__file__).parents[2] / "kernels"
 MAX_SHARED_BYTES = 99 << 10
@@ -129,6 +128,46 @@ class EmulatedBackend:
                 array.mark_initialised()  # check mode did not see torch write
 
         self._stream.submit(run)
+
+
+class EmulatedSharing:
+    """See `Sharing`: POSIX shared memory, which check mode watches across processes too.
+
+    A process's own devices address what it made where it made it.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[int, str] = {}
+        self._arrays: dict[int, DeviceArray] = {}
+
+    def make(self, num_bytes: int, name: str) -> int:
+        """See `Sharing`."""
+        address = self._add(DeviceArray.shared(f"/{name}", (num_bytes,), np.uint8, create=True))
+        self._names[address] = name
+        return address
+
+    def token(self, address: int) -> bytes:
+        """See `Sharing`."""
+        return self._names[address].encode()
+
+    def open(self, token: bytes, num_bytes: int) -> int:
+        """See `Sharing`."""
+        return self._add(DeviceArray.shared(f"/{token.decode()}", (num_bytes,), np.uint8, create=False))
+
+    def reach(self, index: int) -> None:
+        """See `Sharing`."""
+
+    def hide(self, address: int) -> None:
+        """See `Sharing`."""
+        unlink_shared(f"/{self._names[address]}")
+
+    def close(self, address: int) -> None:
+        """See `Sharing`."""
+        self._arrays.pop(address).free()
+
+    def _add(self, array: DeviceArray) -> int:
+        self._arrays[array.pointer] = array
+        return array.pointer
 
 
 class _Launch:

@@ -12,9 +12,8 @@ import numpy as np
 import torch
 
 from cuda.gpu.backends.cubins import ARCHITECTURES, Cubin, cubin_of
-from cuda.gpu.backends.errors import MissingPart
 from cuda.gpu.backends.launch import GpuLaunch, Size
-from cuda.gpu.backends.nvrtc import find_compiler
+from cuda.gpu.backends.nvrtc import MissingPart, find_compiler
 from cuda.gpu.backends.sharing import GpuSharing
 from cuda.kernels.backend import Launch
 

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from cuda.gpu.backends.compiled import CompiledKernel, Parameter
+from cuda.gpu.backends.cubins import CompiledKernel, Parameter
 from cuda.kernels.backend import Argument
 
 MAX_THREADS = 1024

@@ -1,7 +1,11 @@
 """NVIDIA's run-time compiler, through ctypes: CUDA source to machine code, without a GPU, a driver or CuPy.
 
 Finds the library and the toolkit's headers among the installed packages. Knows nothing of our kernels and caches
-nothing: `cubins` does.
+nothing: `cubins` does. What the GPU's side raises beside what torch and CuPy raise:
+
+BackendError
+├── MissingPart    something is not there to run on or to compile with: one line, what it is and how to get it
+└── CompileError   NVRTC refuses a source: its own words, with file and line
 """
 
 import ctypes
@@ -13,10 +17,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cuda.gpu.backends.errors import CompileError, MissingPart
-
 _INSTALL = "run `pip install 'tokenstage[cuda]'`"
 _BUILD = re.compile(r"Cuda compilation tools, release [\d.]+, V([\d.]+)")
+
+
+class BackendError(RuntimeError):
+    """Base of all."""
+
+
+class MissingPart(BackendError):  # noqa: N818 - it names what is wrong, like PartFailed
+    """A GPU, a driver or a package is missing, or is not one that the kernels are made for."""
+
+
+class CompileError(BackendError):
+    """The source of a kernel is refused by its compiler."""
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ import pytest
 from cuda.check import device
 from cuda.check.cases import cpu as cpu_cases
 from cuda.check.cases.gpu import CASES, FLOAT, HALF, SMALL
-from cuda.check.ceilings import ceiling_of
 from cuda.check.device import check_kernels
 from cuda.check.findings import Begun, Finding
+from cuda.check.speed import ceiling_of
 from cuda.emulator import Settings
 from cuda.gpu.backends.emulated import EmulatedBackend
-from cuda.gpu.backends.errors import MissingPart
+from cuda.gpu.backends.nvrtc import MissingPart
 from tests.cuda.kernels.combinations import needs_compiler
 from tests.cuda.kernels.mutants import Mutant, plant
 

@@ -11,7 +11,7 @@ from select import select
 from typing import TYPE_CHECKING, Any
 
 from actors.runtime.child import die_with
-from cuda.collectives.errors import PeerTimeout
+from cuda.collectives.peer_memory import PeerTimeout
 from cuda.emulator import KernelError
 from tests.cuda.cpu.all_reduce import digest
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cuda.collectives.errors import PeerMemoryFailed
+from cuda.collectives.peer_memory import PeerMemoryFailed
 from cuda.collectives.shared_memory import SharedMemory, sweep
 
 SIZES = (5000, 70)

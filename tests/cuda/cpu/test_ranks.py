@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from cuda.collectives.errors import PeerTimeout
+from cuda.collectives.peer_memory import PeerTimeout
 from tests.cuda.collectives.rank_process import RankProcess, open_group
 from tests.cuda.cpu.all_reduce import Job, Rank, digest, expected
 

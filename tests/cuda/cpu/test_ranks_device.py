@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cuda.collectives.errors import PeerTimeout
+from cuda.collectives.peer_memory import PeerTimeout
 from cuda.cpu.device import CpuDevice
 from cuda.cpu.kernels.memory import address
 from cuda.cpu.kernels.program import ADD_RMS_NORM, EMBED, LINEAR, MEET, SUM_PARTS

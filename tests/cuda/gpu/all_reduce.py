@@ -14,8 +14,7 @@ from cuda.collectives.membership import Membership
 from cuda.emulator import Settings
 from cuda.gpu.backends.emulated import KERNELS, EmulatedBackend
 from cuda.gpu.backends.gpu import GpuBackend
-from cuda.gpu.ranks import GpuRanks
-from cuda.gpu.slab import Exchanged, Thresholds
+from cuda.gpu.ranks import Exchanged, GpuRanks, Thresholds
 from cuda.kernels.add_rms_norm import AddRmsNorm
 from cuda.kernels.all_reduce import SOURCE
 from cuda.kernels.backend import Backend, Launch

@@ -12,7 +12,7 @@ import torch
 from cuda.collectives.membership import Membership
 from cuda.gpu.backends.emulated import EmulatedBackend
 from cuda.gpu.library_ranks import LibraryRanks
-from cuda.gpu.slab import Exchanged
+from cuda.gpu.ranks import Exchanged
 from tests.cuda.kernels.combinations import on_device
 
 EXCHANGED = Exchanged(torch.float32, 5, 8, 1e-5, 3, (range(5), range(5, 12)))

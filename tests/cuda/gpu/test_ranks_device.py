@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cuda.collectives.errors import PeerTimeout
+from cuda.collectives.peer_memory import PeerTimeout
 from cuda.devices.device import DeviceConfig
 from cuda.emulator import Settings
 from cuda.emulator.build import Mode

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from cuda.collectives.errors import PeerTimeout
+from cuda.collectives.peer_memory import PeerTimeout
 from cuda.emulator import KernelError, Settings
 from tests.cuda.gpu.all_reduce import Floats, Job, Rank, expected
 from tests.cuda.kernels.combinations import needs_compiler

@@ -10,8 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
-from cuda.gpu.backends.compiled import CompiledKernel
-from cuda.gpu.backends.cubins import ARCHITECTURES, Cubin, cubin_of
+from cuda.gpu.backends.cubins import ARCHITECTURES, CompiledKernel, Cubin, cubin_of
 from cuda.gpu.backends.nvrtc import find_compiler
 from tests.cuda.kernels.occupancy import occupancy
 

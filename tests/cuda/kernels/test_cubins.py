@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from cuda.gpu.backends.cubins import ARCHITECTURES, Cubin
-from cuda.gpu.backends.errors import MissingPart
-from cuda.gpu.backends.nvrtc import find_compiler
+from cuda.gpu.backends.nvrtc import MissingPart, find_compiler
 from tests.cuda.kernels.occupancy import MULTIPROCESSORS, resident_blocks
 from tests.cuda.kernels.resources import COMPILED_BY, SOURCES, TABLE, Compiled, compile_all, host_module, table
 

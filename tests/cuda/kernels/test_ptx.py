@@ -8,8 +8,7 @@ import pytest
 
 from cuda.emulator import RawModule
 from cuda.gpu.backends.cubins import ARCHITECTURES, OPTIONS
-from cuda.gpu.backends.errors import MissingPart
-from cuda.gpu.backends.nvrtc import Compiler, find_compiler
+from cuda.gpu.backends.nvrtc import Compiler, MissingPart, find_compiler
 
 KERNELS = Path(__file__).parents[3] / "cuda" / "kernels"
 FUNCTIONS = re.findall(r"__device__ __forceinline__ .*?(\w+)\(", (KERNELS / "ptx.cuh").read_text())

@@ -2,8 +2,7 @@
 
 import pytest
 
-from cuda.devices.host import available_memory
-from cuda.models.kv import KvLayout, PoolRequest, choose_num_pages
+from cuda.models.kv import KvLayout, PoolRequest, available_memory, choose_num_pages
 
 LAYOUT = KvLayout(num_layers=30, num_kv_heads=3, head_dim=64, page_size=16, item_bytes=4)
 

@@ -6,8 +6,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from cuda.check.peers.end import CpuMover, Summer, serve_mover
-from cuda.collectives.errors import PeerMemoryFailed, PeerTimeout
-from cuda.collectives.peer_memory import PeerMemory
+from cuda.collectives.peer_memory import PeerMemory, PeerMemoryFailed, PeerTimeout
 from cuda.collectives.shared_memory import SharedMemory
 
 

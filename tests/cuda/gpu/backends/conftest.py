@@ -2,8 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from cuda.gpu.backends.errors import MissingPart
-from cuda.gpu.backends.nvrtc import Compiler, find_compiler
+from cuda.gpu.backends.nvrtc import Compiler, MissingPart, find_compiler
 
 
 @pytest.fixture

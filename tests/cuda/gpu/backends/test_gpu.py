@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from cuda.gpu.backends import gpu
-from cuda.gpu.backends.errors import MissingPart
 from cuda.gpu.backends.gpu import GpuBackend, architecture_for, by_value, check_gpu
+from cuda.gpu.backends.nvrtc import MissingPart
 
 H200 = (9, 0)
 

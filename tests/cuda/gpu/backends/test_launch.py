@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from cuda.gpu.backends.compiled import CompiledKernel, Parameter
+from cuda.gpu.backends.cubins import CompiledKernel, Parameter
 from cuda.gpu.backends.launch import GpuLaunch, Size
 from cuda.kernels.backend import Argument
 

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from cuda.gpu.backends.cubins import ARCHITECTURES, OPTIONS
-from cuda.gpu.backends.errors import CompileError, MissingPart
-from cuda.gpu.backends.nvrtc import Compiler, find_compiler
+from cuda.gpu.backends.nvrtc import CompileError, Compiler, MissingPart, find_compiler
 from tests.cuda.gpu.backends.sources import TEMPLATE
 
 

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from cuda.gpu.flights import Flight, Flights
+from cuda.gpu.stages import Flight, Flights
 from protocol.step import SampledRow, StepPlan
 
 

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from cuda.gpu.batch import BatchArrays, BatchShape, Ints, Results
-from cuda.gpu.fill import fill, padded_rows
+from cuda.devices.rows import Ints, Results
+from cuda.gpu.batch import BatchArrays, BatchShape, fill, num_result_words, padded_rows, results_over
 from cuda.kernels.attention_plan import WorkPlanner
 from protocol.step import StepRow
 
@@ -78,8 +78,8 @@ def test_arrays_begin_at_whole_vectors_and_none_overlaps_another() -> None:
 
 
 def test_results_share_their_words() -> None:
-    flat = np.arange(Results.num_words(3), dtype=np.int32)
-    results: Results[Ints] = Results.over(flat, 3, np.float32)
+    flat = np.arange(num_result_words(3), dtype=np.int32)
+    results: Results[Ints] = results_over(flat, 3, np.float32)
     assert results.tokens.tolist() == [0, 1, 2]
     assert results.logprobs.view(np.int32).tolist() == [3, 4, 5]
     assert results.top_ids[2].tolist() == list(range(46, 66))

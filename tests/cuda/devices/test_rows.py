@@ -1,6 +1,6 @@
 import pytest
 
-from cuda.devices.passes import passes
+from cuda.devices.rows import passes
 from protocol.step import StepRow
 
 ROWS = [StepRow(4, 9, 1, samples=True), StepRow(2, 0, 7, samples=True), StepRow(1, 5, 3, samples=False)]
