@@ -7,6 +7,7 @@ clock here.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import mul
 
 FORGETTING = 0.995
 """Weight that a measurement keeps with each later one: a memory of about 200 steps."""
@@ -52,15 +53,14 @@ class CostModel:
         self._weights = [w + p / (1 + excitation) * error for w, p in zip(self._weights, px, strict=True)]
         keep = FORGETTING - (1 - FORGETTING) / excitation
         factor = keep / (1 + keep * excitation)
-        self._covariance = [
-            [c - factor * p * q for c, q in zip(row, px, strict=True)]
-            for row, p in zip(self._covariance, px, strict=True)
-        ]
+        for row, p in zip(self._covariance, px, strict=True):
+            scale = factor * p
+            row[:] = [c - scale * q for c, q in zip(row, px, strict=True)]
         self.num_steps += 1
 
 
 def _dot(a: Sequence[float], b: Sequence[float]) -> float:
-    return sum(x * y for x, y in zip(a, b, strict=True))
+    return sum(map(mul, a, b))
 
 
 def _features(load: StepLoad) -> tuple[float, float, float, float]:

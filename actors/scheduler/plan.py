@@ -47,6 +47,7 @@ def _decode_rows(group: Group) -> tuple[list[StepRow], int]:
             continue  # its last token is in flight
         start = request.num_computed
         if start == request.capacity:
+            group.publish(request, start)
             append(StepRow(slot, start, 1, True, (_grow(group, request),)))
         else:
             append(StepRow(slot, start, 1, True))
