@@ -196,7 +196,7 @@ class WorkerFailed(Message, frozen=True):
     message: str
 
 
-# ---- control, for every actor ---------------------------------------------------------------------------------------
+# ---- node -> ingress: the end ---------------------------------------------------------------------------------------
 
 
 class Drain(Message, frozen=True):
@@ -206,7 +206,10 @@ class Drain(Message, frozen=True):
 
 
 class Drained(Message, frozen=True):
-    """Nothing is running or waiting any more."""
+    """Every request has ended and every connection is closed."""
+
+
+# ---- control, for every actor ---------------------------------------------------------------------------------------
 
 
 class GetHealth(Message, frozen=True):
@@ -258,7 +261,6 @@ SchedulerInbox = (
     | MemoryExported
     | WorkerReady
     | WorkerFailed
-    | Drain
     | GetHealth
     | CollectMetrics
 )

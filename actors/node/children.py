@@ -58,8 +58,8 @@ SWITCH_INTERVAL_S = 0.0005
 """How long a device's Python may keep the loop of its worker, and so a finished step, waiting; Python's own is 5 ms."""
 CONTROL = (GetHealth, CollectMetrics, Drain, WorkerFailed, SchedulerFailed)
 """Messages whose order among the others does not matter: they go by sockets of their own."""
-REPLIES: dict[type, Any] = {GetHealth: Health, CollectMetrics: MetricsSnapshot, Drain: Drained | None}
-"""What each question is answered with; the scheduler answers Drain with None while requests run."""
+REPLIES: dict[type, Any] = {GetHealth: Health, CollectMetrics: MetricsSnapshot, Drain: Drained}
+"""What each question is answered with."""
 CAPACITIES = {"ingress": 256, "scheduler": 8192, "worker": 64}
 """Messages a mailbox holds before its senders wait."""
 CONNECT_TIMEOUT_S = 10.0

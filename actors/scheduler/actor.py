@@ -24,8 +24,6 @@ from protocol.errors import PartFailed
 from protocol.messages import (
     CancelRequest,
     CollectMetrics,
-    Drain,
-    Drained,
     ExecuteStep,
     GetHealth,
     GrantCredit,
@@ -45,13 +43,13 @@ from protocol.model_info import ModelInfo
 from protocol.step import StepResult
 
 TICK_S = 0.25
-"""How late a deadline (credit, drain) may be noticed."""
+"""How late a deadline (credit, a rank that does not answer) may be noticed."""
 
 
 class SchedulerActor(Actor[SchedulerInbox]):
     """Plans for groups of workers. A worker's index counts over all groups, in the order of their ranks."""
 
-    control = (GetHealth, CollectMetrics, Drain, WorkerFailed)
+    control = (GetHealth, CollectMetrics, WorkerFailed)
     """Only what does not depend on order: a cancel must not overtake its submit."""
 
     def __init__(
@@ -102,9 +100,6 @@ class SchedulerActor(Actor[SchedulerInbox]):
                 self._load(message)
             case WorkerFailed(worker, _, reason):
                 self._fail(f"{self._named(worker)}: {reason}")
-            case Drain(deadline_ms):
-                scheduler.drain(now + deadline_ms / 1000)
-                return Drained() if not scheduler.requests else None
             case GetHealth():
                 return self._health(now)
             case CollectMetrics():

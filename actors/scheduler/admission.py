@@ -7,7 +7,7 @@ once: a prompt that has begun never waits for pages, and only decoding rows can 
 
 from enum import Enum
 
-from actors.scheduler.group import Group
+from actors.scheduler.group import GroupState
 from actors.scheduler.prefix_cache import Node
 from actors.scheduler.request import Request, State
 
@@ -20,7 +20,7 @@ class Admission(Enum):
     NO_ROOM = "no room"
 
 
-def admit(group: Group, request: Request, now: float) -> Admission:
+def admit(group: GroupState, request: Request, now: float) -> Admission:
     """Try the request that `group.queue.peek` gave; the caller has checked that a slot is free."""
     num_pages = -(-len(request.tokens) // group.page_size)
     pool = group.pool
@@ -47,7 +47,7 @@ def admit(group: Group, request: Request, now: float) -> Admission:
     return Admission.ADMITTED
 
 
-def _enter(group: Group, request: Request, node: Node, matched: list[int], num_pages: int) -> None:
+def _enter(group: GroupState, request: Request, node: Node, matched: list[int], num_pages: int) -> None:
     for page in matched:
         group.pool.hold(page)
     request.pages = matched + [group.cache.allocate() for _ in range(num_pages - len(matched))]

@@ -6,7 +6,7 @@ Answers to what is no longer wanted are told apart by comparison, never by count
 
 from dataclasses import dataclass, field
 
-from actors.scheduler.group import Group, InFlight
+from actors.scheduler.group import GroupState, InFlight
 from actors.scheduler.request import Request, State
 from protocol.messages import FinishReason, TokenDelta
 from protocol.step import SampledRow, StepResult, TokenLogprob
@@ -30,7 +30,7 @@ class Applied:
     """When rows got their previous token: how many rows. Mostly that is the group's previous answer."""
 
 
-def apply_step(group: Group, requests: dict[int, Request], result: StepResult, now: float) -> Applied | None:
+def apply_step(group: GroupState, requests: dict[int, Request], result: StepResult, now: float) -> Applied | None:
     """Apply the answer to the oldest step in flight; None if it is stale. The hot path: 256 rows in each step."""
     if result.epoch != group.epoch or not group.in_flight or result.step != group.in_flight[0].step:
         return None

@@ -7,7 +7,6 @@ clock here.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import mul
 
 FORGETTING = 0.995
 """Weight that a measurement keeps with each later one: a memory of about 200 steps."""
@@ -60,7 +59,7 @@ class CostModel:
 
 
 def _dot(a: Sequence[float], b: Sequence[float]) -> float:
-    return sum(map(mul, a, b))
+    return a[0] * b[0] + a[1] * b[1] + a[2] * b[2] + a[3] * b[3]
 
 
 def _features(load: StepLoad) -> tuple[float, float, float, float]:

@@ -16,7 +16,7 @@ class Account:
     num_live: int = 0
 
 
-class Ledger:
+class TokenCounters:
     """All tenants with a live request, and those still ahead of the others."""
 
     def __init__(self) -> None:

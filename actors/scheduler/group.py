@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from actors.scheduler.config import SchedulerConfig
 from actors.scheduler.cost import StepLoad
-from actors.scheduler.fairness import Ledger
+from actors.scheduler.fairness import TokenCounters
 from actors.scheduler.hold_back import HoldBack
 from actors.scheduler.pages import PagePool
 from actors.scheduler.prefix_cache import PrefixCache
@@ -30,11 +30,18 @@ class InFlight:
     """Warm requests whose prompt this step completes."""
 
 
-class Group:
-    """One KV pool and what runs in it. A worker that comes back in a new epoch gets a new Group."""
+class GroupState:
+    """One KV pool and what runs in it. A worker that comes back in a new epoch gets a new one."""
 
     def __init__(  # noqa: PLR0913 - each is named at the one call
-        self, index: int, epoch: int, num_pages: int, page_size: int, *, config: SchedulerConfig, ledger: Ledger
+        self,
+        index: int,
+        epoch: int,
+        num_pages: int,
+        page_size: int,
+        *,
+        config: SchedulerConfig,
+        counters: TokenCounters,
     ) -> None:
         self.index = index
         self.epoch = epoch
@@ -42,7 +49,7 @@ class Group:
         self.config = config
         self.pool = PagePool(num_pages)
         self.cache = PrefixCache(self.pool, page_size, enabled=config.prefix_cache)
-        self.queue = WaitingQueue(ledger, config.aging_s)
+        self.queue = WaitingQueue(counters, config.aging_s)
         self.hold_back = HoldBack(page_size)
         self.gate = BatchGate(static=config.batching == "static")
         self.max_rows = max(1, min(config.max_running, config.step_tokens - page_size))
@@ -108,8 +115,8 @@ class Group:
     def leave(self, request: Request) -> None:
         """Take a running request out of the batch: its slot and pages are free, published pages stay cached.
 
-        A step in flight may still write to these pages. Steps run in order, so whoever gets them writes later; and what
-        is published ends before the first position that such a step writes.
+        A step in flight may still write to these pages. Steps run in order, so whoever gets them writes later; and into
+        what is published it writes what the published tokens say.
         """
         self.decoding.pop(request.slot, None)
         self.prefilling.pop(request.slot, None)

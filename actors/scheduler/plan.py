@@ -6,7 +6,7 @@ steps run in the order planned, so the next plan may build on this one before it
 
 from actors.scheduler.admission import Admission, admit
 from actors.scheduler.cost import StepLoad
-from actors.scheduler.group import Group, InFlight
+from actors.scheduler.group import GroupState, InFlight
 from actors.scheduler.preempt import make_room
 from actors.scheduler.request import Request
 from protocol.step import RowStart, StepPlan, StepRow
@@ -15,7 +15,7 @@ MAX_LOOKS = 64
 """Waiting requests looked at in one step beyond those admitted: many may share one leader's prefix."""
 
 
-def plan_step(group: Group, now: float) -> StepPlan | None:
+def plan_step(group: GroupState, now: float) -> StepPlan | None:
     """The next step; None when there is nothing to compute or enough is in flight."""
     if len(group.in_flight) >= group.max_in_flight:
         return None
@@ -36,7 +36,7 @@ def plan_step(group: Group, now: float) -> StepPlan | None:
     return StepPlan(group.epoch, group.next_step - 1, prefill.starts, rows)
 
 
-def _decode_rows(group: Group) -> tuple[list[StepRow], int]:
+def _decode_rows(group: GroupState) -> tuple[list[StepRow], int]:
     """One row for each decoding request that may have one more token. The hot path: 256 rows in each step."""
     rows: list[StepRow] = []
     append = rows.append
@@ -57,7 +57,7 @@ def _decode_rows(group: Group) -> tuple[list[StepRow], int]:
     return rows, num_kv_tokens
 
 
-def _grow(group: Group, request: Request) -> int:
+def _grow(group: GroupState, request: Request) -> int:
     page = group.cache.allocate()  # make_room has seen to it
     request.pages.append(page)
     request.capacity += group.page_size
@@ -67,7 +67,7 @@ def _grow(group: Group, request: Request) -> int:
 class _Prefill:
     """Chunks of prompts in one step. Neither side starves: decodes always go, a page of prefill fits beside them."""
 
-    def __init__(self, group: Group, rows: list[StepRow], budget: int) -> None:
+    def __init__(self, group: GroupState, rows: list[StepRow], budget: int) -> None:
         self.group = group
         self.rows = rows
         self.budget = max(budget, group.page_size)

@@ -8,7 +8,7 @@ grow and only for tenants that run, so an outdated entry is put right when it su
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace
 
-from actors.scheduler.fairness import Account, Ledger
+from actors.scheduler.fairness import Account, TokenCounters
 from actors.scheduler.request import Request
 
 
@@ -25,8 +25,8 @@ class Level:
 class WaitingQueue:
     """Requests with `queued` set. `len` is how many."""
 
-    def __init__(self, ledger: Ledger, aging_s: float) -> None:
-        self._ledger = ledger
+    def __init__(self, counters: TokenCounters, aging_s: float) -> None:
+        self._counters = counters
         self._aging_s = aging_s
         self._levels: dict[int, Level] = {}
         self._num_queued = 0
@@ -65,7 +65,7 @@ class WaitingQueue:
         request.queued = False
         self._num_queued -= 1
         heappop(self._levels[request.priority].lines[request.account])
-        self._ledger.advance(request.account)
+        self._counters.advance(request.account)
 
     def discard(self, request: Request) -> None:
         """It has ended while it waited and is never pushed again.

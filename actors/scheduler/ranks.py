@@ -6,7 +6,7 @@ Answers of one rank come in the order of its plans, those of different ranks in 
 
 from collections import deque
 
-from actors.scheduler.group import Group
+from actors.scheduler.group import GroupState
 from protocol.errors import PartFailed
 from protocol.messages import MemoryExported, OpenPeers, WorkerReady
 from protocol.step import SampledRow, StepResult
@@ -50,7 +50,7 @@ class Ranks:
 
     # ---- steps ------------------------------------------------------------------------------------------------------
 
-    def answered(self, rank: int, result: StepResult, group: Group) -> StepResult | None:
+    def answered(self, rank: int, result: StepResult, group: GroupState) -> StepResult | None:
         """Return the group's answer if this completes it; None if another rank's is missing, or if `result` is stale.
 
         Raises RanksDisagree.
@@ -66,7 +66,7 @@ class Ranks:
         self._waited_s = 0.0
         return self._agreed([answers.popleft() for answers in self._answers])
 
-    def overdue(self, group: Group, elapsed_s: float, timeout_s: float) -> str | None:
+    def overdue(self, group: GroupState, elapsed_s: float, timeout_s: float) -> str | None:
         """Who has not answered a step `timeout_s` after another rank has, or None; asked again every `elapsed_s`."""
         if not any(self._answers):
             return None

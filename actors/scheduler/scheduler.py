@@ -10,8 +10,8 @@ from actors.scheduler import intake, outcome
 from actors.scheduler.apply import Applied, apply_step
 from actors.scheduler.config import SchedulerConfig
 from actors.scheduler.cost import CostModel
-from actors.scheduler.fairness import Ledger
-from actors.scheduler.group import Group
+from actors.scheduler.fairness import TokenCounters
+from actors.scheduler.group import GroupState
 from actors.scheduler.pace import AdmissionPace
 from actors.scheduler.plan import plan_step
 from actors.scheduler.request import Request, State
@@ -44,7 +44,7 @@ class Scheduler:
         self.config = config
         self.model = model
         self.num_groups = num_groups
-        self.groups: dict[int, Group] = {}
+        self.groups: dict[int, GroupState] = {}
         self.requests: dict[int, Request] = {}
         self.paused: dict[int, Request] = {}
         """In the order they ran out of credit."""
@@ -54,9 +54,8 @@ class Scheduler:
         self.costs: dict[int, CostModel] = {}
         self.max_model_len = 0
         """0 until all groups are ready."""
-        self.drain_deadline: float | None = None
         self._new_seed = new_seed
-        self._ledger = Ledger()
+        self._counters = TokenCounters()
         self._pace = AdmissionPace()
         self._num_arrivals = 0
 
@@ -66,7 +65,7 @@ class Scheduler:
         """A group has loaded. When all have, the engine is ready and its true length limit is known."""
         if index in self.groups or not 0 <= index < self.num_groups:
             raise AssertionError(f"group {index} reports ready twice, or is not one of {self.num_groups}")
-        self.groups[index] = Group(index, epoch, num_pages, page_size, config=self.config, ledger=self._ledger)
+        self.groups[index] = GroupState(index, epoch, num_pages, page_size, config=self.config, counters=self._counters)
         self.group_stats[index] = GroupStats()
         self.costs[index] = CostModel()
         if len(self.groups) == self.num_groups:
@@ -162,19 +161,13 @@ class Scheduler:
 
     # ---- time and endings -------------------------------------------------------------------------------------------
 
-    def drain(self, deadline: float) -> None:
-        """Take no new requests from now on; what still lives at the deadline fails."""
-        self.drain_deadline = deadline if self.drain_deadline is None else min(deadline, self.drain_deadline)
-
     def expire(self, now: float) -> None:
-        """Fail what has been without credit for too long, and at the drain deadline everything."""
+        """Fail what has been without credit for too long."""
         ttl_s = self.config.resume_ttl_s
         for request in list(self.paused.values()):
             if now - request.paused_at < ttl_s:
                 break
             self._fail(request, "resume_expired", f"no credit was granted for {ttl_s:g} s")
-        if self.drain_deadline is not None and now >= self.drain_deadline:
-            self.fail_all("draining", "the server is going away")
 
     def fail_all(self, code: ErrorCode, message: str) -> None:
         """End every live request."""
@@ -206,8 +199,6 @@ class Scheduler:
     # ---- helpers ----------------------------------------------------------------------------------------------------
 
     def _take(self, message: Submit, now: float) -> Request:
-        if self.drain_deadline is not None:
-            raise RequestError("draining", "the server is going away and takes no new requests")
         if not self.max_model_len:
             raise RequestError("overloaded", "the model is still loading", retry_after_ms=1000)
         intake.check(message, self.config, self.model, self.max_model_len, self._waiting())
@@ -218,7 +209,7 @@ class Scheduler:
             self.model,
             arrival=self._num_arrivals,
             now=now,
-            account=self._ledger.open(message.tenant),
+            account=self._counters.open(message.tenant),
             group=group.index,
             new_seed=self._new_seed,
         )
@@ -264,7 +255,7 @@ class Scheduler:
         self.paused.pop(request.id, None)
         request.state = State.ENDED
         del self.requests[request.id]
-        self._ledger.close(request.account)
+        self._counters.close(request.account)
         if not self.requests:
             for idle in self.groups.values():
                 idle.check_idle()

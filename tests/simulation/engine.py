@@ -227,7 +227,7 @@ class Outcome:
     failure: BaseException | None
 
 
-async def run_scenario(scenario: Scenario, *, fault: Fault | None = None, drain_at: float | None = None) -> Outcome:
+async def run_scenario(scenario: Scenario, *, fault: Fault | None = None) -> Outcome:
     """Run until every request has ended (or the scheduler has failed)."""
     model = ModelInfo(name="m", folder="", vocab_size=scenario.vocab_size, max_model_len=10_000, eos_token_ids=(EOS,))
     ingress = SimulatedIngress(scenario)
@@ -244,9 +244,6 @@ async def run_scenario(scenario: Scenario, *, fault: Fault | None = None, drain_
         ingress.scheduler = ref
         for worker in workers:
             worker.scheduler = ref
-        if drain_at is not None:
-            await asyncio.sleep(drain_at)
-            await ref.tell(Drain(500))
         if fault is None:
             names = ["ingress", "scheduler", *(worker.name for worker in worker_refs)]
             await _until_done(system, names, ingress, scheduler._scheduler)

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from actors.scheduler.config import SchedulerConfig
-from actors.scheduler.group import Group
+from actors.scheduler.group import GroupState
 from actors.scheduler.request import Request
 from actors.scheduler.scheduler import Scheduler
 from cuda.devices.counting import CountingDevice, expected_output
@@ -60,7 +60,7 @@ class Rig:
         self.take()
 
     @property
-    def group(self) -> Group:
+    def group(self) -> GroupState:
         return self.scheduler.groups[0]
 
     def submit(self, prompt: Sequence[int], *, max_tokens: int = 8, **fields: object) -> int:

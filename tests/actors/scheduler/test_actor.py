@@ -15,8 +15,6 @@ from protocol.errors import PartFailed
 from protocol.messages import (
     CancelRequest,
     CollectMetrics,
-    Drain,
-    Drained,
     EngineReady,
     ExecuteStep,
     GetHealth,
@@ -211,21 +209,6 @@ async def test_a_worker_that_is_gone_ends_everyone_too() -> None:
         assert isinstance(end, RequestFailed)
         assert end.code == "internal"
         assert isinstance((await it.system.wait_failed())[1], PartFailed)
-
-
-async def test_drain_is_answered_when_nobody_is_left() -> None:
-    async with stage() as it:
-        for message in (READY, submit(1)):
-            await it.ref.tell(message)
-        await it.plan()
-        assert await it.ref.ask(Drain(60_000), timeout_s=5) is None
-        await it.ref.tell(CancelRequest(1))
-        await it.ref.tell(submit(2))
-        told = [await it.told() for _ in range(4)]
-        assert await it.ref.ask(GetHealth(), timeout_s=5) == Health(ok=True)
-        assert isinstance(told[-1], RequestFailed)
-        assert told[-1].code == "draining"
-        assert await it.ref.ask(Drain(60_000), timeout_s=5) == Drained()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-from actors.scheduler.fairness import Account, Ledger
+from actors.scheduler.fairness import Account, TokenCounters
 from actors.scheduler.queue import WaitingQueue
 from actors.scheduler.request import Request
 from protocol.sampling import SamplingParams
@@ -31,8 +31,8 @@ def drain(queue: WaitingQueue, now: float = 0.0) -> list[int]:
 
 
 def test_within_a_tenant_the_oldest_goes_first_and_who_comes_back_keeps_its_place() -> None:
-    ledger = Ledger()
-    queue, account = WaitingQueue(ledger, 30.0), ledger.open("a")
+    counters = TokenCounters()
+    queue, account = WaitingQueue(counters, 30.0), counters.open("a")
     for arrival in (1, 2, 3):
         queue.push(make(arrival, account))
     first = queue.peek(0.0)
@@ -44,16 +44,16 @@ def test_within_a_tenant_the_oldest_goes_first_and_who_comes_back_keeps_its_plac
 
 
 def test_higher_priority_goes_first() -> None:
-    ledger = Ledger()
-    queue, account = WaitingQueue(ledger, 30.0), ledger.open("a")
+    counters = TokenCounters()
+    queue, account = WaitingQueue(counters, 30.0), counters.open("a")
     for arrival, priority in ((1, -10), (2, 0), (3, 10)):
         queue.push(make(arrival, account, priority=priority))
     assert drain(queue) == [3, 2, 1]
 
 
 def test_waiting_raises_priority() -> None:
-    ledger = Ledger()
-    queue, account = WaitingQueue(ledger, 10.0), ledger.open("a")
+    counters = TokenCounters()
+    queue, account = WaitingQueue(counters, 10.0), counters.open("a")
     queue.push(make(1, account, priority=0, submitted_at=0.0))
     queue.push(make(2, account, priority=2, submitted_at=15.0))
     assert drain(queue, now=16.0) == [2, 1]
@@ -63,8 +63,8 @@ def test_waiting_raises_priority() -> None:
 
 
 def test_the_least_served_tenant_goes_first() -> None:
-    ledger = Ledger()
-    queue, busy, quiet = WaitingQueue(ledger, 1e9), ledger.open("busy"), ledger.open("quiet")
+    counters = TokenCounters()
+    queue, busy, quiet = WaitingQueue(counters, 1e9), counters.open("busy"), counters.open("quiet")
     for arrival in (1, 2, 3):
         queue.push(make(arrival, busy))
     queue.push(make(4, quiet))
@@ -73,8 +73,8 @@ def test_the_least_served_tenant_goes_first() -> None:
 
 
 def test_a_flood_of_one_tenant_alternates_with_another() -> None:
-    ledger = Ledger()
-    queue, flood, other = WaitingQueue(ledger, 1e9), ledger.open("flood"), ledger.open("other")
+    counters = TokenCounters()
+    queue, flood, other = WaitingQueue(counters, 1e9), counters.open("flood"), counters.open("other")
     for arrival in range(100):
         queue.push(make(arrival, flood))
     for arrival in (100, 101, 102):
@@ -90,25 +90,25 @@ def test_a_flood_of_one_tenant_alternates_with_another() -> None:
 
 
 def test_a_tenant_that_was_away_cannot_claim_that_time() -> None:
-    ledger = Ledger()
-    queue, steady = WaitingQueue(ledger, 1e9), ledger.open("steady")
+    counters = TokenCounters()
+    queue, steady = WaitingQueue(counters, 1e9), counters.open("steady")
     steady.served = 1000
     request = make(1, steady)
     queue.push(request)
     queue.pop(request)
-    assert ledger.open("newcomer").served == 1000
+    assert counters.open("newcomer").served == 1000
 
 
 def test_a_tenant_without_requests_is_forgotten() -> None:
-    ledger = Ledger()
-    account = ledger.open("a")
-    ledger.close(account)
-    assert ledger.open("a") is not account
+    counters = TokenCounters()
+    account = counters.open("a")
+    counters.close(account)
+    assert counters.open("a") is not account
 
 
 def test_who_ended_while_waiting_is_skipped_and_its_entry_does_not_stay() -> None:
-    ledger = Ledger()
-    queue, account = WaitingQueue(ledger, 30.0), ledger.open("a")
+    counters = TokenCounters()
+    queue, account = WaitingQueue(counters, 30.0), counters.open("a")
     stuck = make(0, account)
     queue.push(stuck)
     for arrival in range(1, 10_000):

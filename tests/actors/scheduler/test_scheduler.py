@@ -170,22 +170,6 @@ def test_without_credit_for_too_long_it_fails() -> None:
     assert failure(rig, 1).code == "resume_expired"
 
 
-def test_draining_refuses_new_requests_and_ends_the_others_at_the_deadline() -> None:
-    rig = Rig(make_config())
-    rig.submit(PROMPT, max_tokens=8)
-    rig.submit(PROMPT, credit=0)
-    rig.scheduler.drain(rig.now + 30.0)
-    rig.submit(PROMPT)
-    assert failure(rig, 3).code == "draining"
-    rig.run()
-    assert isinstance(rig.ends[1], RequestFinished)
-    rig.now = 30.0
-    rig.scheduler.expire(rig.now)
-    rig.take()
-    assert failure(rig, 2).code == "draining"
-    rig.check_idle()
-
-
 def test_slo_targets_are_recorded() -> None:
     rig = Rig(make_config(overlap=False))
     rig.submit(PROMPT, slo=Slo(ttft_ms=1000, tpot_ms=1000))  # one second a step
