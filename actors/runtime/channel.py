@@ -36,7 +36,9 @@ class RemoteRef(Generic[InboxT]):
 
     async def tell(self, message: InboxT) -> None:
         """Send; waits for the connection and for room. Raises ActorStopped, or MessageRefused if it is too large."""
-        await self.channel_for(message).send(encode_frame(FrameKind.TELL, 0, message))
+        channel, frame = self.channel_for(message), encode_frame(FrameKind.TELL, 0, message)
+        if not channel.try_send(frame):
+            await channel.send_in_turn(frame)
 
     def try_tell(self, message: InboxT) -> bool:
         """Send without waiting; False when full or not connected."""
@@ -67,7 +69,9 @@ async def tell_all(refs: Sequence[ActorRef[InboxT]], message: InboxT) -> list[st
         try:
             if isinstance(ref, RemoteRef):
                 frame = frame or encode_frame(FrameKind.TELL, 0, message)
-                await ref.channel_for(message).send(frame)
+                channel = ref.channel_for(message)
+                if not channel.try_send(frame):
+                    await channel.send_in_turn(frame)
             else:
                 await ref.tell(message)
         except ActorStopped:
@@ -91,22 +95,20 @@ class Channel(asyncio.Protocol):
         self._last_correlation = 0
         self._reader = FrameReader()
 
-    async def send(self, frame: bytes) -> None:
-        """Send; waits for the connection and for room. Raises ActorStopped."""
-        if self.try_send(frame):
-            return
-        if self._transport is None and self._connecting is None:
-            self._connecting = asyncio.get_running_loop().create_task(self._connect())
-        sent = asyncio.get_running_loop().create_future()
-        self._waiting.append((frame, sent))
-        await sent
-
     def try_send(self, frame: bytes) -> bool:
         """Send if that is possible now; False when it is full, others wait already, or nobody is connected."""
         if self._transport is None or self._transport.is_closing() or self._is_full or self._waiting:
             return False
         self._transport.write(frame)
         return True
+
+    async def send_in_turn(self, frame: bytes) -> None:
+        """Wait for the connection, for room and for those who came before, then send. Raises ActorStopped."""
+        if self._transport is None and self._connecting is None:
+            self._connecting = asyncio.get_running_loop().create_task(self._connect())
+        sent = asyncio.get_running_loop().create_future()
+        self._waiting.append((frame, sent))
+        await sent
 
     async def ask(self, message: Any) -> bytes:  # noqa: ANN401 - of any inbox
         """Send and return the answer's payload. Raises ActorStopped, MessageRefused."""
@@ -115,7 +117,9 @@ class Channel(asyncio.Protocol):
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._asked[correlation] = answer
         try:
-            await self.send(encode_frame(FrameKind.ASK, correlation, message))
+            frame = encode_frame(FrameKind.ASK, correlation, message)
+            if not self.try_send(frame):
+                await self.send_in_turn(frame)
             return await answer
         finally:
             self._asked.pop(correlation, None)
