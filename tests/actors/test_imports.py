@@ -19,8 +19,8 @@ from protocol.sampling import SamplingParams
 from protocol.step import RowStart, StepPlan, StepRow
 
 config = DeviceConfig(
-    folder=sys.argv[1], dtype="auto", page_size=16, num_pages=8, kv_memory=None, max_running=2, max_model_len=64,
-    max_step_tokens=64, quantization="none", batch_invariant=False, num_threads=1,
+    folder=sys.argv[1], num_pages=8, max_running=2, max_model_len=64, max_step_tokens=64, num_threads=1,
+    peer_timeout_s=10.0,
 )
 device = open_device(WorkerConfig(index=0, group="0", device="emu:0", model_name="m", device_config=config))
 device.load(lambda _done: None)
