@@ -4,18 +4,18 @@ Times are the host's, of graphs that repeat the work until launching no longer c
 are measured by the same lines.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 
-from cuda.kernels.backend import Backend
+from cuda.check.timing import LEAST_S, seconds_each, seconds_of
+from cuda.kernels.backend import Backend, Graph
 
-LEAST_S = 0.02
-"""Of a measurement: a launch and the wait for its end take a thousandth of it."""
 MOST_REPEATS = 4096
+"""In a graph."""
+HOST_CALLS = 7
+"""Of which the best counts."""
 
 
 @dataclass(frozen=True)
@@ -44,32 +44,27 @@ def ceiling_of(name: str) -> Ceiling | None:
     return next((ceiling for part, ceiling in _BY_NAME.items() if part in name), None)
 
 
-def seconds_of(backend: Backend, variants: Sequence[Callable[[], object]], *, least_s: float = LEAST_S) -> float:
+def seconds_of_call(backend: Backend, variants: Sequence[Callable[[], object]], *, least_s: float = LEAST_S) -> float:
     """Seconds of one call: the best of three graphs of many, which take the `variants` in turns.
 
     Variants work on different memory where one's would stay in the cache. Each must have been called before.
     """
-    repeats = len(variants)
-    while True:
-        graph = backend.capture(partial(_call, variants, repeats))
+
+    def spent_on(count: int) -> float:
+        graph = backend.capture(lambda: [variants[index % len(variants)]() for index in range(count)])
         graph.launch()  # the first takes longer
-        spent = min(_launched(backend, graph.launch) for _ in range(3))
-        if spent >= least_s or repeats >= MOST_REPEATS:
-            return spent / repeats
-        repeats = min(MOST_REPEATS, max(2 * repeats, int(1.2 * repeats * least_s / max(spent, 1e-6))))
+        return min(_launched(backend, graph) for _ in range(3))
+
+    return seconds_each(spent_on, len(variants), MOST_REPEATS, least_s=least_s)
 
 
-def _call(variants: Sequence[Callable[[], object]], count: int) -> None:
-    for index in range(count):
-        variants[index % len(variants)]()
+def _launched(backend: Backend, graph: Graph) -> float:
+    def launch() -> None:
+        graph.launch()
+        backend.synchronize()
 
-
-def _launched(backend: Backend, launch: Callable[[], None]) -> float:
     backend.synchronize()
-    began = time.perf_counter()
-    launch()
-    backend.synchronize()
-    return time.perf_counter() - began
+    return seconds_of(launch)
 
 
 def copy_bandwidth(backend: Backend, num_bytes: int, *, least_s: float = LEAST_S) -> float:
@@ -80,7 +75,7 @@ def copy_bandwidth(backend: Backend, num_bytes: int, *, least_s: float = LEAST_S
         backend.copy(target, source)
 
     copy()
-    return 2 * num_bytes / seconds_of(backend, [copy], least_s=least_s)
+    return 2 * num_bytes / seconds_of_call(backend, [copy], least_s=least_s)
 
 
 def gemm_flops(backend: Backend, dtype: torch.dtype, size: int, *, least_s: float = LEAST_S) -> float:
@@ -93,26 +88,16 @@ def gemm_flops(backend: Backend, dtype: torch.dtype, size: int, *, least_s: floa
         backend.matmul(out, x, weight, None)
 
     multiply()
-    return 2 * size**3 / seconds_of(backend, [multiply], least_s=least_s)
+    return 2 * size**3 / seconds_of_call(backend, [multiply], least_s=least_s)
 
 
 def host_copy_bandwidth(num_bytes: int) -> float:
     """Bytes a second that torch's copy on the CPU reads and writes."""
     source, target = torch.ones(num_bytes, dtype=torch.uint8), torch.zeros(num_bytes, dtype=torch.uint8)
-    return 2 * num_bytes / _host_seconds_of(lambda: target.copy_(source))
+    return 2 * num_bytes / min(seconds_of(lambda: target.copy_(source)) for _ in range(HOST_CALLS))
 
 
 def host_gemm_flops(size: int) -> float:
     """Floating point operations a second of torch's product of two square float32 matrices on the CPU."""
     x, weight, out = torch.randn(size, size), torch.randn(size, size), torch.zeros(size, size)
-    return 2 * size**3 / _host_seconds_of(lambda: torch.mm(x, weight, out=out))
-
-
-def _host_seconds_of(run: Callable[[], object]) -> float:
-    """The best of some calls."""
-    times = []
-    for _ in range(7):
-        began = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - began)
-    return min(times)
+    return 2 * size**3 / min(seconds_of(lambda: torch.mm(x, weight, out=out)) for _ in range(HOST_CALLS))

@@ -1,4 +1,7 @@
-"""Where the threads of devices that are tried out wait for each other, and how they are timed together."""
+"""How long things take: one of many that take turns, or what the threads of several devices do together.
+
+Where those threads wait for each other, too. Imports nothing that takes time.
+"""
 
 import threading
 import time
@@ -6,6 +9,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+LEAST_S = 0.02
+"""Of a measurement of many: a launch and the wait for its end take a thousandth of it."""
 TRY_S = 0.2
 """For as long something is run again and again."""
 MIN_RUNS, MAX_RUNS = 3, 15
@@ -60,3 +65,22 @@ class Meeting:
         run()
         times = self.gather(place, (began, time.perf_counter()))
         return max(ended for _, ended in times) - min(began for began, _ in times)
+
+
+def seconds_each(
+    spent_on: Callable[[int], float], first: int = 1, most: int = 1 << 30, *, least_s: float = LEAST_S
+) -> float:
+    """Seconds of one of the many that `spent_on(count)` times: more and more until it takes long enough."""
+    count = first
+    while True:
+        spent = spent_on(count)
+        if spent >= least_s or count >= most:
+            return spent / count
+        count = min(most, max(2 * count, int(1.2 * count * least_s / max(spent, 1e-6))))
+
+
+def seconds_of(run: Callable[[], object]) -> float:
+    """Of one call."""
+    began = time.perf_counter()
+    run()
+    return time.perf_counter() - began

@@ -21,8 +21,8 @@ from cuda.collectives.membership import Membership
 from cuda.collectives.peer_memory import PeerTimeout
 from cuda.collectives.shared_memory import SharedMemory
 from cuda.cpu.kernels.meet import LATE_MEETING, LATE_RANK, NUM_STATUS
-from cuda.cpu.kernels.memory import address
-from cuda.cpu.kernels.program import MEET, Program
+from cuda.cpu.kernels.memory import address, aligned_zeros
+from cuda.cpu.kernels.program import MEET, SUM_PARTS, TAKE_ROWS, Program
 
 _FLAG_BYTES = 4096  # a page: nothing else is on the flag's cache line, nor fetched with it
 
@@ -92,3 +92,34 @@ class CpuRanks:
     def close(self) -> None:
         """Unmap everything; no program that meets here may run any more."""
         self._memory.close()
+
+
+class Sums:
+    """A program of nothing but sums, as a step's: write a part of `x`, meet, add up all parts into `out`.
+
+    `count` of them run at once: threads do not begin at quite the same time. Even, or one, for the buffers take turns.
+    """
+
+    def __init__(self, ranks: CpuRanks, max_rows: int, width: int, count: int = 1) -> None:
+        stride = width * 4
+        self.rows = np.array([max_rows], np.int64)
+        self.x, self.out = (aligned_zeros((max_rows, width), np.float32) for _ in range(2))
+        self._ranks = ranks
+        self._order = np.arange(max_rows, dtype=np.int32)
+        self._program = Program(1, 64)
+        for index in range(count):
+            part, parts = ranks.own_part(index % 2), ranks.parts[index % 2]
+            source = address(self._order), address(self.x)
+            self._program.record(TAKE_ROWS, [address(self.rows), *source, stride, part, stride, width])
+            ranks.record_meeting(self._program, address(self.rows))
+            sums = address(parts), len(parts), address(self.out)
+            self._program.record(SUM_PARTS, [address(self.rows), *sums, width, stride])
+
+    def run(self) -> None:
+        """PeerTimeout if another rank does not come."""
+        self._program.run()
+        self._ranks.check(0)
+
+    def close(self) -> None:
+        """End its thread."""
+        self._program.close()

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from cuda.check.speed import copy_bandwidth, gemm_flops, seconds_of
+from cuda.check.speed import copy_bandwidth, gemm_flops, seconds_of_call
 from cuda.emulator import Settings
 from cuda.gpu.backends.emulated import EmulatedBackend
 from cuda.gpu.backends.gpu import GpuBackend
@@ -98,7 +98,7 @@ class Bench:
             variants: Sequence[Callable[[], object]] = [make() for _ in range(count)]
             for variant in variants:
                 variant()
-            seconds = seconds_of(self.backend, variants, least_s=self.scale.least_s)
+            seconds = seconds_of_call(self.backend, variants, least_s=self.scale.least_s)
         except (RuntimeError, ValueError, TypeError) as error:  # the next one may do better
             self.report({"what": what, "error": f"{type(error).__name__}: {error}"})
         else:

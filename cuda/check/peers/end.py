@@ -1,12 +1,11 @@
 """One device's end of the proof of peer-to-peer, in a process of its own: writes into a peer's memory, reads it, times.
 
-Does what `proof` tells it, one command at a time, and answers each. Imports torch only for devices that need it.
+Does what `proof` tells it, one command at a time, and answers each. Read `cpu` and `gpu` for how memory is moved.
 """
 
-import ctypes
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
@@ -14,11 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cuda.check.peers.ends import Command, Failed, Speed
+from cuda.check.timing import seconds_each
 from cuda.collectives.peer_memory import PeerMemory
-from cuda.collectives.shared_memory import SharedMemory
 
-CPU_BYTES = 8 << 20
-TIMED_S = 0.02
+Floats = npt.NDArray[np.float32]
 
 
 class Mover(Protocol):
@@ -31,9 +29,6 @@ class Mover(Protocol):
 
     def memory(self, rank: int) -> PeerMemory:
         """`num_bytes` that one peer can open."""
-
-    def let_go(self, memory: PeerMemory) -> None:
-        """Close the peer's part of it, where that does not wait for the own part's end."""
 
     def write(self, address: int, seed: int) -> None:
         """Write the pattern of `seed` to `address`."""
@@ -62,48 +57,6 @@ class Summer(Protocol):
 
     def close(self) -> None:
         """All ranks at about the same time."""
-
-
-class CpuMover:
-    """The processor."""
-
-    num_bytes = CPU_BYTES
-    small_bytes = 64
-
-    def memory(self, rank: int) -> PeerMemory:
-        """See `Mover`."""
-        return SharedMemory(rank, [self.num_bytes] * 2)
-
-    def let_go(self, memory: PeerMemory) -> None:
-        """See `Mover`: a mapping stays valid without its maker."""
-
-    def write(self, address: int, seed: int) -> None:
-        """See `Mover`."""
-        np.copyto(_octets(address, self.num_bytes), pattern(seed, self.num_bytes))
-
-    def num_wrong(self, address: int, seed: int) -> int:
-        """See `Mover`."""
-        return int(np.count_nonzero(_octets(address, self.num_bytes) != pattern(seed, self.num_bytes)))
-
-    def seconds(self, address: int, num_bytes: int) -> float:
-        """See `Mover`."""
-        source, target = np.ones(num_bytes, np.uint8), _octets(address, num_bytes)
-        return seconds_of(lambda: np.copyto(target, source), lambda: None)
-
-    def join(self, rank: int, world_size: int) -> "Summer":
-        """See `Mover`."""
-        from cuda.check.peers.cpu import CpuSummer  # noqa: PLC0415 - loads the CPU's compiler
-
-        return CpuSummer(rank, world_size)
-
-
-def open_mover(device: str) -> Mover:
-    """For `cuda:N`, `emu:N` or `cpu:N`."""
-    if device.startswith("cpu"):
-        return CpuMover()
-    from cuda.check.peers.gpu import open_device_mover  # noqa: PLC0415 - imports torch
-
-    return open_device_mover(device)
 
 
 class End:
@@ -135,7 +88,7 @@ class End:
                     large / self._mover.seconds(self._peer_at, large), self._mover.seconds(self._peer_at, small)
                 )
             case "let go":
-                self._mover.let_go(self._made)
+                self._made.close_peers()
             case "free":
                 self._made.close()
                 self._memory = None
@@ -161,11 +114,6 @@ class End:
         if self._memory is None:
             raise RuntimeError("no memory was made")
         return self._memory
-
-
-def serve(commands: "Connection[Any, Any]", device: str) -> None:
-    """Be the end of a device until the other side hangs up."""
-    serve_mover(commands, lambda: open_mover(device))
 
 
 def serve_mover(commands: "Connection[Any, Any]", make: Callable[[], Mover]) -> None:
@@ -194,22 +142,25 @@ def pattern(seed: int, num_bytes: int) -> npt.NDArray[np.uint8]:
     return np.random.default_rng(seed).integers(1, 256, num_bytes, np.uint8)
 
 
-def seconds_of(queue: Callable[[], None], wait: Callable[[], None]) -> float:
-    """Of one of many that are queued together; more and more of them until it takes long enough to be measured."""
-    count = 1
-    while True:
+def seconds_of_one(queue: Callable[[], None], wait: Callable[[], None] = lambda: None) -> float:
+    """Of one of many that are queued together."""
+
+    def spent_on(count: int) -> float:
         began = time.perf_counter()
         for _ in range(count):
             queue()
         wait()
-        spent = time.perf_counter() - began
-        if spent >= TIMED_S:
-            return spent / count
-        count *= 4
+        return time.perf_counter() - began
+
+    return seconds_each(spent_on)
 
 
-def _octets(address: int, num_bytes: int) -> npt.NDArray[np.uint8]:
-    return np.ctypeslib.as_array((ctypes.c_uint8 * num_bytes).from_address(address))
+def sums_in_rank_order(parts: Sequence[Floats]) -> Floats:
+    """What all ranks must come to, to the last bit."""
+    right = parts[0].copy()
+    for part in parts[1:]:
+        right += part
+    return right
 
 
 def _reason(error: Exception) -> str:

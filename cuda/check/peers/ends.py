@@ -3,11 +3,11 @@
 Imports neither torch nor CuPy. Read `end` for the other side.
 """
 
-import multiprocessing
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from typing import Any, Literal, NoReturn, Self
+
+from cuda.check.watched import Died, Process, Silent
 
 Outcome = Literal["ok", "lost writes", "refused mapping", "hang", "failed"]
 START_S = 120.0
@@ -44,18 +44,16 @@ class Speed:
     """Of one small write, launch included."""
 
 
-class Gone(Exception):  # noqa: N818 - the end is
-    """An end that did not answer, or died."""
+class UnfitError(Exception):
+    """An end that refused a command, did not answer, or died."""
 
     def __init__(self, outcome: Outcome, detail: str) -> None:
         super().__init__(detail)
         self.outcome = outcome
 
 
-class Refused(Exception):  # noqa: N818 - a command is
-    """An end that answered with its error."""
-
-    outcome: Outcome = "failed"
+class RefusedError(UnfitError):
+    """An end that answered with its error, and is still there."""
 
 
 class Ends:
@@ -65,7 +63,7 @@ class Ends:
         self.names = devices
         self._serve = serve
         self._answer_s = answer_s
-        self._running: dict[int, tuple[Connection[Any, Any], Any]] = {}
+        self._running: dict[int, Process] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -77,56 +75,41 @@ class Ends:
         """All at once: most of it is the import of torch."""
         fresh = [index for index in indexes if index not in self._running]
         for index in fresh:
-            self._spawn(index)
+            self._running[index] = Process(self._serve, self.names[index])
         for index in fresh:
             self._answer(index, START_S)
 
     def ask(self, index: int, command: Command) -> Any:  # noqa: ANN401 - answers differ by command
-        """What the end answers. Refused, or Gone and the end is lost."""
+        """What the end answers. RefusedError, or another UnfitError and the end is lost."""
         return self.ask_all([index], [command])[0]
 
     def ask_all(self, indexes: Sequence[int], commands: Sequence[Command]) -> list[Any]:
-        """What the ends answer, which may wait for each other. Refused or Gone as `ask`, and then all are lost."""
-        try:
-            for index, command in zip(indexes, commands, strict=True):
-                self._running[index][0].send(command)
-            return [self._answer(index, self._answer_s) for index in indexes]
-        except OSError:
-            self.end_all(indexes)
-            raise Gone("failed", "an end has died") from None
+        """What the ends answer, which may wait for each other. Errors as `ask`."""
+        for index, command in zip(indexes, commands, strict=True):
+            try:
+                self._running[index].send(command)
+            except Died as died:
+                self._lose(index, died)
+        return [self._answer(index, self._answer_s) for index in indexes]
 
     def end_all(self, indexes: Iterable[int]) -> None:
         """Kill those of them that run."""
         for index in indexes:
             if index in self._running:
-                commands, process = self._running.pop(index)
-                process.kill()
-                process.join()
-                commands.close()
-
-    def _spawn(self, index: int) -> None:
-        spawn = multiprocessing.get_context("spawn")
-        ours, theirs = spawn.Pipe()
-        process = spawn.Process(target=self._serve, args=(theirs, self.names[index]), daemon=True)
-        process.start()
-        theirs.close()
-        self._running[index] = ours, process
+                self._running.pop(index).end()
 
     def _answer(self, index: int, timeout_s: float) -> Any:  # noqa: ANN401 - as above
-        commands = self._running[index][0]
-        if not commands.poll(timeout_s):
-            self.end_all([index])
-            raise Gone("hang", f"{self.names[index]} did not answer within {timeout_s:g} s")
         try:
-            answer = commands.recv()
-        except (EOFError, OSError):
-            self._died(index)
+            answer = self._running[index].receive(timeout_s)
+        except Silent:
+            self.end_all([index])
+            raise UnfitError("hang", f"{self.names[index]} did not answer within {timeout_s:g} s") from None
+        except Died as died:
+            self._lose(index, died)
         if isinstance(answer, Failed):
-            raise Refused(answer.reason)
+            raise RefusedError("failed", answer.reason)
         return answer
 
-    def _died(self, index: int) -> NoReturn:
-        process = self._running[index][1]
-        process.join()
+    def _lose(self, index: int, died: Died) -> NoReturn:
         self.end_all([index])
-        raise Gone("failed", f"the process of {self.names[index]} ended with {process.exitcode}")
+        raise UnfitError("failed", f"the process of {self.names[index]} {died.how}") from None

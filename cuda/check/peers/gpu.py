@@ -6,7 +6,7 @@ What the fabric does to copy engines need not be what it does to the stores and 
 import numpy as np
 import torch
 
-from cuda.check.peers.end import Mover, Summer, pattern, seconds_of
+from cuda.check.peers.end import Mover, Summer, pattern, seconds_of_one, sums_in_rank_order
 from cuda.collectives.membership import Membership
 from cuda.collectives.peer_memory import PeerMemory
 from cuda.gpu.memory import DeviceMemory
@@ -21,7 +21,7 @@ SUM_ROWS = (1, 9, 40)
 SUM_TIMEOUT_S = 10.0
 
 
-def open_device_mover(device: str) -> Mover:
+def open_mover(device: str) -> Mover:
     """For `cuda:N` or `emu:N`."""
     kind, _, number = device.partition(":")
     if kind == "cuda":
@@ -51,11 +51,6 @@ class DeviceMover:
         """See `Mover`."""
         return DeviceMemory(self._backend, rank, [self.num_bytes] * 2)
 
-    def let_go(self, memory: PeerMemory) -> None:
-        """See `Mover`: what is freed by its maker is gone."""
-        if isinstance(memory, DeviceMemory):
-            memory.close_peers()
-
     def write(self, address: int, seed: int) -> None:
         """See `Mover`."""
         self._copy(np.uint64(address), on_device(self._backend, self._pattern(seed)), self._num_rows)
@@ -70,7 +65,7 @@ class DeviceMover:
     def seconds(self, address: int, num_bytes: int) -> float:
         """See `Mover`."""
         target, num_rows = np.uint64(address), num_bytes // self.small_bytes
-        return seconds_of(lambda: self._copy(target, self._staged, num_rows), self._backend.synchronize)
+        return seconds_of_one(lambda: self._copy(target, self._staged, num_rows), self._backend.synchronize)
 
     def join(self, rank: int, world_size: int) -> Summer:
         """See `Mover`."""
@@ -114,9 +109,7 @@ class DeviceSummer:
             np.random.default_rng((rank, num_rows)).normal(size=(num_rows, COLUMNS)).astype(np.float32)
             for rank in range(self._world_size)
         ]
-        right = parts[0].copy()
-        for part in parts[1:]:
-            right += part  # in rank order, as the kernels do
+        right = sums_in_rank_order(parts)
         out = self._backend.empty(right.shape, torch.float32)
         self._backend.copy(self._ranks.part(num_rows), torch.from_numpy(parts[self._rank]))
         self._ranks.sum(out)

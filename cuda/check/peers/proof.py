@@ -6,11 +6,12 @@ a deadline, so that a hang is an answer too. Imports neither torch nor CuPy. Rea
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import permutations
 from multiprocessing.connection import Connection
 from typing import Any
 
-from cuda.check.peers.ends import Command, Ends, Gone, Outcome, Refused, Speed
+from cuda.check.peers.ends import Command, Ends, Outcome, RefusedError, Speed, UnfitError
 
 ANSWER_S, SUM_S = 10.0, 60.0
 
@@ -63,10 +64,24 @@ def verdict(links: Sequence[Link]) -> str | None:
     return f"peer-to-peer is unfit, falling back: {unfit[0].line}{more}"
 
 
+def serve(commands: "Connection[Any, Any]", device: str) -> None:
+    """Be the end of `cuda:N`, `emu:N` or `cpu:N` until the other side hangs up."""
+    from cuda.check.peers.end import serve_mover  # noqa: PLC0415 - NumPy, as all below, in the end's process only
+
+    if device.startswith("cpu"):
+        from cuda.check.peers.cpu import CpuMover  # noqa: PLC0415 - likewise
+
+        serve_mover(commands, CpuMover)
+    else:
+        from cuda.check.peers.gpu import open_mover  # noqa: PLC0415 - imports torch
+
+        serve_mover(commands, partial(open_mover, device))
+
+
 def prove(
     devices: Sequence[str],
     *,
-    serve: "Callable[[Connection[Any, Any], str], None] | None" = None,
+    serve: "Callable[[Connection[Any, Any], str], None]" = serve,
     answer_s: float = ANSWER_S,
 ) -> list[Link]:
     """Each ordered pair of `devices` (names; one may come twice: two processes on it).
@@ -75,17 +90,17 @@ def prove(
 
     Args:
         devices: Of one kind.
-        serve: What an end's process runs, in the place of `end.serve`.
+        serve: What an end's process runs.
         answer_s: How long an end may take for one command.
     """
-    with Ends(devices, serve or _serve, answer_s) as ends:
+    with Ends(devices, serve, answer_s) as ends:
         return [_prove_link(ends, *pair) for pair in permutations(range(len(devices)), 2)]
 
 
 def prove_sum(
     devices: Sequence[str],
     *,
-    serve: "Callable[[Connection[Any, Any], str], None] | None" = None,
+    serve: "Callable[[Connection[Any, Any], str], None]" = serve,
     answer_s: float = SUM_S,
 ) -> str | None:
     """None if the all-reduce of all `devices` together gives the right sums; else the line that says what it gave.
@@ -93,7 +108,7 @@ def prove_sum(
     Of devices that `prove` finds fit; arguments as there.
     """
     names, everyone = ",".join(devices), range(len(devices))
-    with Ends(devices, serve or _serve, answer_s) as ends:
+    with Ends(devices, serve, answer_s) as ends:
         try:
             ends.start(everyone)
             joins = [Command("join", rank, len(devices)) for rank in everyone]
@@ -101,7 +116,7 @@ def prove_sum(
             ends.ask_all(everyone, [Command("meet", handles=handles)] * len(devices))
             num_wrong = sum(ends.ask_all(everyone, [Command("sum")] * len(devices)))
             ends.ask_all(everyone, [Command("leave")] * len(devices))
-        except (Gone, Refused) as error:
+        except UnfitError as error:
             return f"the all-reduce of {names}: {error.outcome} ({error}), falling back"
     return f"the all-reduce of {names} gives {num_wrong} wrong sums, falling back" if num_wrong else None
 
@@ -113,14 +128,14 @@ def _prove_link(ends: Ends, source: int, target: int) -> Link:
         handles = ends.ask(source, Command("make")), ends.ask(target, Command("make", 1))
         try:
             ends.ask(source, Command("open", handles=handles))
-        except Refused as error:
+        except RefusedError as error:
             link = Link(*names, "refused mapping", str(error))
         else:
             link = _prove_writes(ends, source, target)
         ends.ask(source, Command("let go"))
         ends.ask(source, Command("free"))
         ends.ask(target, Command("free"))
-    except (Gone, Refused) as error:
+    except UnfitError as error:
         ends.end_all((source, target))  # what they hold, and what they still will say, is not known
         return Link(*names, error.outcome, str(error))
     return link
@@ -136,9 +151,3 @@ def _prove_writes(ends: Ends, source: int, target: int) -> Link:
         return Link(*names, "lost writes", f"{num_wrong} bytes that did arrive are read back wrong")
     speed: Speed = ends.ask(source, Command("time"))
     return Link(*names, "ok", "", speed.bandwidth, speed.latency_s)
-
-
-def _serve(commands: "Connection[Any, Any]", device: str) -> None:
-    from cuda.check.peers.end import serve  # noqa: PLC0415 - imports torch, in the end's process only
-
-    serve(commands, device)

@@ -17,9 +17,9 @@ from cuda.check.trials.trial import Pace, Trial, TrialResult, fit_link, moved_by
 from cuda.collectives.membership import Membership
 from cuda.cpu.kernels.memory import address, aligned_zeros
 from cuda.cpu.kernels.pack import Format, Packed, pack
-from cuda.cpu.kernels.program import LINEAR, SUM_PARTS, TAKE_ROWS, Program, compile_kernels
+from cuda.cpu.kernels.program import LINEAR, Program, compile_kernels
 from cuda.cpu.kernels.tile import PANEL
-from cuda.cpu.ranks import CpuRanks
+from cuda.cpu.ranks import CpuRanks, Sums
 from cuda.models.kv import available_memory
 from cuda.models.sample import sample_rows
 
@@ -28,7 +28,7 @@ SAMPLE_VALUES = 1 << 20
 WORKING_SET_BYTES = 256 << 20
 """Of all devices together: more than the caches hold, if the model is."""
 EXCHANGES = 256
-"""In one run of a program: threads do not begin at quite the same time. Even, because ranks' two buffers take turns."""
+"""In one run of a program."""
 LARGE_BYTES = 256 << 10
 """Exchanged to see how fast the link is; what the caches hold, as the sums of a step are."""
 PEER_TIMEOUT_S = 2.0
@@ -103,41 +103,13 @@ class _Device:
             ranks.open_peers(self.meeting.gather(self.place, ranks.export())[first : first + size])
             self.meeting.gather(self.place, None)  # all have opened
             ranks.seal()
-            with closing(_Exchanges(ranks, many, self.trial.hidden_size)) as exchanges:
+            with closing(Sums(ranks, many, self.trial.hidden_size, EXCHANGES)) as exchanges:
                 samples = []
                 for rows in (1, many):
                     exchanges.rows[0] = rows
                     seconds = self.meeting.least(self.place, exchanges.run) / EXCHANGES
                     samples.append((moved_bytes(size, rows * row_bytes), seconds))
         return fit_link(*samples)
-
-
-class _Exchanges:
-    """A program of nothing but sums, as a step's: write a part, meet, add up all parts."""
-
-    def __init__(self, ranks: CpuRanks, max_rows: int, width: int) -> None:
-        stride = width * 4
-        self.rows = np.array([1], np.int64)
-        self._ranks = ranks
-        self._order = np.arange(max_rows, dtype=np.int32)
-        self._x, self._out = (aligned_zeros((max_rows, width), np.float32) for _ in range(2))
-        self.program = Program(1, 64)
-        for index in range(EXCHANGES):
-            part, parts = ranks.own_part(index % 2), ranks.parts[index % 2]
-            source = address(self._order), address(self._x)
-            self.program.record(TAKE_ROWS, [address(self.rows), *source, stride, part, stride, width])
-            ranks.record_meeting(self.program, address(self.rows))
-            sums = address(parts), len(parts), address(self._out)
-            self.program.record(SUM_PARTS, [address(self.rows), *sums, width, stride])
-
-    def run(self) -> None:
-        """PeerTimeout if another rank does not come."""
-        self.program.run()
-        self._ranks.check(0)
-
-    def close(self) -> None:
-        """End its thread."""
-        self.program.close()
 
 
 def _form(trial: Trial) -> Format:

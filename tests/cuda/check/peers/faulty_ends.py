@@ -5,7 +5,8 @@ import threading
 from multiprocessing.connection import Connection
 from typing import Any
 
-from cuda.check.peers.end import CpuMover, Summer, serve_mover
+from cuda.check.peers.cpu import CpuMover
+from cuda.check.peers.end import Summer, serve_mover
 from cuda.collectives.peer_memory import PeerMemory, PeerMemoryFailed, PeerTimeout
 from cuda.collectives.shared_memory import SharedMemory
 
