@@ -1,20 +1,16 @@
 """The scheduler's side of one group of devices: its pages, its row slots, who runs in them, and the steps in flight.
 
-Values and the moves between them; the decisions are in `admission`, `preempt` and `plan`.
+Values and the moves between them; the decisions are in `admission` and `plan`.
 """
 
 from collections import deque
 from dataclasses import dataclass, field
 
 from actors.scheduler.config import SchedulerConfig
-from actors.scheduler.cost import StepLoad
-from actors.scheduler.fairness import TokenCounters
-from actors.scheduler.hold_back import HoldBack
-from actors.scheduler.pages import PagePool
-from actors.scheduler.prefix_cache import PrefixCache
-from actors.scheduler.queue import WaitingQueue
+from actors.scheduler.cost import CostModel, StepLoad
+from actors.scheduler.pages import PagePool, PrefixCache
+from actors.scheduler.queue import HoldBack, TokenCounters, WaitingQueue
 from actors.scheduler.request import Request, State
-from actors.scheduler.static import BatchGate
 
 
 @dataclass(slots=True)
@@ -51,7 +47,6 @@ class GroupState:
         self.cache = PrefixCache(self.pool, page_size, enabled=config.prefix_cache)
         self.queue = WaitingQueue(counters, config.aging_s)
         self.hold_back = HoldBack(page_size)
-        self.gate = BatchGate(static=config.batching == "static")
         self.max_rows = max(1, min(config.max_running, config.step_tokens - page_size))
         self.free_slots = list(range(self.max_rows - 1, -1, -1))
         self.decoding: dict[int, Request] = {}
@@ -59,6 +54,7 @@ class GroupState:
         self.prefilling: dict[int, Request] = {}
         self.in_flight: deque[InFlight] = deque()
         self.max_in_flight = 2 if config.overlap else 1
+        self.cost = CostModel()
         self.next_step = 0
         self.progressed_at = 0.0
         """When it was last asked for a step while idle, or answered one."""
@@ -67,6 +63,11 @@ class GroupState:
         self.num_new = 0
         """Requests that began to wait since the latest plan."""
         self.num_preemptions = 0
+
+    @property
+    def is_full(self) -> bool:
+        """As many steps are in flight as may be."""
+        return len(self.in_flight) >= self.max_in_flight
 
     @property
     def num_running(self) -> int:
@@ -101,6 +102,13 @@ class GroupState:
             self.queue.discard(request)
         else:
             self.hold_back.discard(request)
+
+    def to_decoding(self, request: Request) -> None:
+        """A running request's prompt is computed by the step being planned, which samples unless it only warms."""
+        del self.prefilling[request.slot]
+        self.decoding[request.slot] = request
+        if not request.warm:
+            request.length += 1
 
     def publish(self, request: Request, num_tokens: int) -> None:
         """Let whole pages of the first `num_tokens` tokens be matched: known, and computed by steps already planned."""

@@ -1,19 +1,28 @@
-"""What a submission must satisfy before it becomes a request, and the request that it becomes.
+"""What a submission must satisfy, the group that will serve it, and the request that it becomes.
 
 Raises RequestError that names field, value and limit. Nothing is changed by a refusal.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from actors.scheduler.config import SchedulerConfig
-from actors.scheduler.fairness import Account
-from actors.scheduler.request import Request
+from actors.scheduler.group import GroupState
+from actors.scheduler.pages import Node
+from actors.scheduler.request import Account, Request
 from protocol.errors import RequestError
 from protocol.messages import Submit
 from protocol.model_info import ModelInfo
+
+ROW_COST = 64
+"""Prompt tokens that one more row of decoding weighs: a new request meets about that many of its steps."""
+SMOOTHING = 0.1
+MAX_INTERVAL_S = 10.0
+"""An interval between admissions longer than this was idleness."""
+DEFAULT_MS = 1000
+LEAST_MS, MOST_MS = 50, 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +34,9 @@ class Waiting:
     retry_after_ms: int
 
 
-def check(message: Submit, config: SchedulerConfig, model: ModelInfo, max_model_len: int, waiting: Waiting) -> None:
+def check_submit(
+    message: Submit, config: SchedulerConfig, model: ModelInfo, max_model_len: int, waiting: Waiting
+) -> None:
     """Refuse what cannot be served, then what cannot be served now."""
     _check_tokens(message, model.vocab_size)
     _check_length(message, max_model_len)
@@ -55,7 +66,7 @@ def make_request(  # noqa: PLR0913 - each is named at the one call
     group: int,
     new_seed: Callable[[], int],
 ) -> Request:
-    """The request of a submission that passed `check`; without a seed it gets one for its whole life."""
+    """The request of a submission that passed `check_submit`; without a seed it gets one for its whole life."""
     sampling = message.sampling
     if sampling.seed is None:
         sampling = replace(sampling, seed=new_seed())
@@ -108,3 +119,45 @@ def _check_length(message: Submit, max_model_len: int) -> None:
             f"limit is {max_model_len}",
             param="max_tokens",
         )
+
+
+def choose_group(
+    groups: Sequence[GroupState], tokens: list[int], cache_salt: str
+) -> tuple[GroupState, tuple[Node, int]]:
+    """The group that has least to compute before it (ties: the first), and how far its prefix cache goes.
+
+    A request stays in its group. Cost in tokens: the part of the prompt not cached there, the prompts waiting there,
+    and for every request running or waiting a share of the steps, since it slows the others by about its row.
+    """
+    matches = {group.index: group.cache.match(tokens, cache_salt) for group in groups}
+
+    def cost(group: GroupState) -> int:
+        missing = len(tokens) - matches[group.index][1] * group.page_size
+        begun = sum(request.length - request.num_computed for request in group.prefilling.values())
+        return missing + begun + group.num_waiting_tokens + ROW_COST * (group.num_running + group.num_waiting)
+
+    group = min(groups, key=cost)
+    return group, matches[group.index]
+
+
+class AdmissionPace:
+    """How fast waiting requests are let in, for the hint of a refusal: smoothed seconds between admissions."""
+
+    def __init__(self) -> None:
+        self._interval_s: float | None = None
+        self._last: float | None = None
+
+    def admitted(self, num_requests: int, now: float) -> None:
+        """A step let in so many."""
+        if num_requests and self._last is not None:
+            interval_s = min(now - self._last, MAX_INTERVAL_S) / num_requests
+            previous = interval_s if self._interval_s is None else self._interval_s
+            self._interval_s = previous + SMOOTHING * (interval_s - previous)
+        if num_requests:
+            self._last = now
+
+    def retry_after_ms(self, num_requests: int) -> int:
+        """When so many requests will have been let in."""
+        if self._interval_s is None:
+            return DEFAULT_MS
+        return max(LEAST_MS, min(MOST_MS, round(self._interval_s * num_requests * 1000)))

@@ -1,17 +1,22 @@
-"""The KV pages of one group: who may write where. Every page is free, cached or held, and the three add up to all.
+"""The KV pages of one group: who holds them, and which of them already hold the KV of which tokens.
+
+`PagePool`: every page is free, cached or held, and the three add up to all. It never looks at tokens.
 
     free    nobody refers to it, its contents mean nothing
     cached  nobody refers to it, the prefix cache knows its contents; given up oldest first
     held    in `refs` page tables
 
-Every operation is O(1). It never looks at tokens: see `prefix_cache`, which decides what is worth keeping.
+`PrefixCache`: a chain of pages for each prompt prefix, shared by all who begin so. A page's key is its parent in the
+chain plus its own token ids, and a look-up compares both in full: no hash collision can give one user another's page.
+Chains of different `cache_salt` never meet. Who is let in with what was matched is decided in `admission`.
 """
 
 from collections import OrderedDict
+from weakref import WeakValueDictionary
 
 
 class PagePool:
-    """Reference counts and the order of giving up; pages are `0 <= page < num_pages`."""
+    """Reference counts and the order of giving up; pages are `0 <= page < num_pages`. Every operation is O(1)."""
 
     def __init__(self, num_pages: int) -> None:
         self.num_pages = num_pages
@@ -95,3 +100,113 @@ class PagePool:
         wrong = {page: counts for page, counts in wrong.items() if counts[0] != counts[1]}
         if wrong:
             raise AssertionError(f"pages whose count differs from their tables' (count, tables): {wrong}")
+
+
+class Node:
+    """One page's meaning. The root of a salt holds no page (-1)."""
+
+    __slots__ = ("__weakref__", "alive", "children", "key", "page", "parent")
+
+    def __init__(self, parent: "Node | None", key: tuple[int, ...], page: int) -> None:
+        self.parent = parent
+        self.key = key
+        self.page = page
+        self.children: dict[tuple[int, ...], Node] = {}
+        self.alive = True
+
+
+class PrefixCache:
+    """Match, insert, evict. Switched off, it matches nothing and keeps nothing.
+
+    Whoever holds a page holds its ancestors as well and releases the end first, so ends are given up before beginnings.
+    Only two requests that computed the same page twice can break that; then a page takes its descendants out with it.
+    """
+
+    def __init__(self, pool: PagePool, page_size: int, *, enabled: bool = True) -> None:
+        self._pool = pool
+        self._page_size = page_size
+        self._enabled = enabled
+        self._roots: WeakValueDictionary[str, Node] = (
+            WeakValueDictionary()
+        )  # a root lives while a node or request refers to it
+        self._nodes: list[Node | None] = [None] * pool.num_pages
+
+    def match(self, tokens: list[int], cache_salt: str, last: tuple[Node, int] | None = None) -> tuple[Node, int]:
+        """The longest known chain for `tokens`: its last node and its number of pages.
+
+        The last token is left out, since its logits are wanted. `last` is an earlier answer for the same tokens to go
+        on from. O(pages newly matched).
+        """
+        node, depth = last if last and last[0].alive else (self._root(cache_salt), 0)
+        size = self._page_size
+        limit = (len(tokens) - 1) // size
+        while depth < limit:
+            child = node.children.get(tuple(tokens[depth * size : (depth + 1) * size]))
+            if child is None:
+                break
+            node = child
+            depth += 1
+        return node, depth
+
+    def insert(self, parent: Node, key: tuple[int, ...], page: int) -> Node | None:
+        """Say that a held page continues `parent` by `key`; the first to say so is kept. None: the chain is broken."""
+        if not (self._enabled and parent.alive):
+            return None
+        node = parent.children.get(key)
+        if node is None:
+            node = parent.children[key] = Node(parent, key, page)
+            self._nodes[page] = node
+            self._pool.keep(page)
+        return node
+
+    def evict(self) -> None:
+        """Give up the least recently used page."""
+        node = self._nodes[self._pool.oldest_cached()]
+        if node is None or node.parent is None:
+            raise AssertionError("a cached page has no meaning")
+        del node.parent.children[node.key]
+        self._forget(node)
+
+    def allocate(self) -> int:
+        """A page to write into, by eviction if need be."""
+        if not self._pool.num_free:
+            self.evict()
+        return self._pool.allocate()
+
+    def chain(self, node: Node) -> list[int]:
+        """Pages from the beginning to `node`."""
+        pages = []
+        while node.parent is not None:
+            pages.append(node.page)
+            node = node.parent
+        pages.reverse()
+        return pages
+
+    def check(self) -> None:
+        """Stop the part unless every page with a meaning can be found from its root, and is kept by the pool."""
+        for page, node in enumerate(self._nodes):
+            if (node is not None) != self._pool.is_kept(page):
+                raise AssertionError(f"pool and prefix cache disagree whether page {page} means anything")
+            if node is not None and not (node.alive and node.page == page and _is_linked(node)):
+                raise AssertionError(f"page {page} cannot be found by its tokens")
+
+    def _root(self, cache_salt: str) -> Node:
+        root = self._roots.get(cache_salt)
+        if root is None:
+            root = self._roots[cache_salt] = Node(None, (), -1)
+        return root
+
+    def _forget(self, node: Node) -> None:
+        """Take out a node and all below it; each node is taken out once, so the cost is paid by its insertion."""
+        nodes = [node]
+        while nodes:
+            node = nodes.pop()
+            node.alive = False
+            self._nodes[node.page] = None
+            self._pool.forget(node.page)
+            nodes.extend(node.children.values())
+            node.children = {}  # no reference cycles, so that roots go at once
+
+
+def _is_linked(node: Node) -> bool:
+    return node.parent is not None and node.parent.alive and node.parent.children.get(node.key) is node

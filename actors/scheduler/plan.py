@@ -1,13 +1,13 @@
 """What one step computes: all decodes, then prompts already begun, then waiting ones, under a token budget.
 
 `plan_step` is a function of the group's state and `now` alone. It moves the state as if the step had been executed:
-steps run in the order planned, so the next plan may build on this one before its result is known (overlap).
+steps run in the order planned, so the next plan may build on this one before its result is known (overlap). Read
+`admission` for who may begin, `apply` for what the answer changes.
 """
 
-from actors.scheduler.admission import Admission, admit
+from actors.scheduler.admission import Admission, admit, make_room
 from actors.scheduler.cost import StepLoad
 from actors.scheduler.group import GroupState, InFlight
-from actors.scheduler.preempt import make_room
 from actors.scheduler.request import Request
 from protocol.step import RowStart, StepPlan, StepRow
 
@@ -17,27 +17,116 @@ MAX_LOOKS = 64
 
 def plan_step(group: GroupState, now: float) -> StepPlan | None:
     """The next step; None when there is nothing to compute or enough is in flight."""
-    if len(group.in_flight) >= group.max_in_flight:
+    if group.is_full:
         return None
-    make_room(group)
-    rows, num_kv_tokens = _decode_rows(group)
-    num_decode_rows = len(rows)
-    prefill = _Prefill(group, rows, group.config.step_tokens - num_decode_rows)
-    prefill.go_on()
-    prefill.admit_waiting(now)
-    prefill.publish()
-    group.num_new = 0
-    if not rows:
-        return None
-    load = StepLoad(num_decode_rows, prefill.num_tokens, num_kv_tokens + prefill.num_kv_tokens)
-    num_held = group.gate.num_held(group.num_running)
-    group.in_flight.append(InFlight(group.next_step, load, len(rows), num_held, prefill.warmed))
-    group.next_step += 1
-    return StepPlan(group.epoch, group.next_step - 1, prefill.starts, rows)
+    step = Step(group)
+    step.go_on()
+    step.admit_waiting(now)
+    return step.finish(group.num_running)
+
+
+class Step:
+    """A step in the making. Neither side starves: decodes always go, a page of prefill fits beside them."""
+
+    def __init__(self, group: GroupState) -> None:
+        """Begin with the decoding rows; who must leave for want of pages has left."""
+        make_room(group)
+        self.group = group
+        self.rows, self.num_kv_tokens = _decode_rows(group)
+        self.num_decode_rows = len(self.rows)
+        self.budget = max(group.config.step_tokens - self.num_decode_rows, group.page_size)
+        self.num_prefill_tokens = 0
+        self.starts: list[RowStart] = []
+        self.computed: list[Request] = []
+        """Those whose prompts this step goes on with."""
+
+    def go_on(self) -> None:
+        """Prompts already begun, in the order they began."""
+        for request in list(self.group.prefilling.values()):
+            if not self.compute(request):
+                return
+
+    def admit_waiting(self, now: float) -> None:
+        """Waiting requests in the order of the queue, while there is budget and room."""
+        group = self.group
+        looks = MAX_LOOKS
+        while group.free_slots and looks and self.budget > 0:
+            request = self.next_waiting(now)
+            outcome = Admission.NO_ROOM if request is None else admit(group, request, now)
+            if request is None or outcome is Admission.NO_ROOM:
+                break
+            if outcome is Admission.HELD_BACK:
+                looks -= 1
+                continue
+            group.hold_back.lead(request)
+            self.begin(request)
+
+    def next_waiting(self, now: float) -> Request | None:
+        """Who may begin next."""
+        return self.group.queue.peek(now)
+
+    def begin(self, request: Request) -> None:
+        """An admitted request's first chunk."""
+        self.starts.append(request.row_start())
+        self.compute(request)
+
+    def compute(self, request: Request) -> bool:
+        """Give the request's next chunk a row; False when the budget is used up."""
+        start = request.num_computed
+        missing = request.length - start
+        count = self.chunk(request, missing)
+        if count <= 0:
+            return False
+        is_last = count == missing
+        self.rows.append(
+            StepRow(request.slot, start, count, is_last and not request.warm, self._new_pages(request, count))
+        )
+        self.budget -= count
+        self.num_prefill_tokens += count
+        self.num_kv_tokens += start + count
+        request.num_computed = start + count
+        self.computed.append(request)
+        if is_last:
+            self.group.to_decoding(request)
+        return self.budget > 0
+
+    def chunk(self, request: Request, missing: int) -> int:
+        """What fits, ending at a page's end if it is not the last: whole pages can be shared at once."""
+        if missing <= self.budget:
+            return missing
+        size = self.group.page_size
+        aligned = (request.num_computed + self.budget) // size * size - request.num_computed
+        return aligned if aligned > 0 else max(0, self.budget)
+
+    def finish(self, num_held: int) -> StepPlan | None:
+        """Put the step in flight; `num_held`: row slots that are taken, whether or not they do useful work.
+
+        Later steps may match what this one computes; rows of one step never read each other's pages.
+        """
+        group = self.group
+        for request in self.computed:
+            group.publish(request, request.num_computed)
+        group.num_new = 0
+        if not self.rows:
+            return None
+        load = StepLoad(self.num_decode_rows, self.num_prefill_tokens, self.num_kv_tokens)
+        warmed = [request for request in self.computed if request.warm and request.num_computed == request.length]
+        step = group.next_step
+        group.next_step += 1
+        group.in_flight.append(InFlight(step, load, len(self.rows), num_held, warmed))
+        return StepPlan(group.epoch, step, self.starts, self.rows)
+
+    def _new_pages(self, request: Request, count: int) -> tuple[int, ...]:
+        first = request.num_pages_sent
+        request.num_pages_sent = max(first, -(-(request.num_computed + count) // self.group.page_size))
+        return tuple(request.pages[first : request.num_pages_sent])
 
 
 def _decode_rows(group: GroupState) -> tuple[list[StepRow], int]:
-    """One row for each decoding request that may have one more token. The hot path: 256 rows in each step."""
+    """One row for each decoding request that may have one more token, and the KV tokens that attention reads for them.
+
+    The hot path: 256 rows in each step.
+    """
     rows: list[StepRow] = []
     append = rows.append
     num_kv_tokens = 0
@@ -47,8 +136,7 @@ def _decode_rows(group: GroupState) -> tuple[list[StepRow], int]:
             continue  # its last token is in flight
         start = request.num_computed
         if start == request.capacity:
-            group.publish(request, start)
-            append(StepRow(slot, start, 1, True, (_grow(group, request),)))
+            append(StepRow(slot, start, 1, True, (_next_page(group, request),)))
         else:
             append(StepRow(slot, start, 1, True))
         request.num_computed = length
@@ -57,100 +145,10 @@ def _decode_rows(group: GroupState) -> tuple[list[StepRow], int]:
     return rows, num_kv_tokens
 
 
-def _grow(group: GroupState, request: Request) -> int:
+def _next_page(group: GroupState, request: Request) -> int:
+    """Publish the full page, open another. Tokens up to here are known: at most one step is in flight."""
+    group.publish(request, request.num_computed)
     page = group.cache.allocate()  # make_room has seen to it
     request.pages.append(page)
     request.capacity += group.page_size
     return page
-
-
-class _Prefill:
-    """Chunks of prompts in one step. Neither side starves: decodes always go, a page of prefill fits beside them."""
-
-    def __init__(self, group: GroupState, rows: list[StepRow], budget: int) -> None:
-        self.group = group
-        self.rows = rows
-        self.budget = max(budget, group.page_size)
-        self.starts: list[RowStart] = []
-        self.computed: list[Request] = []
-        self.warmed: list[Request] = []
-        self.num_tokens = 0
-        self.num_kv_tokens = 0
-
-    def go_on(self) -> None:
-        """Prompts already begun, in the order they began."""
-        for request in list(self.group.prefilling.values()):
-            if not self._compute(request):
-                return
-
-    def admit_waiting(self, now: float) -> None:
-        """Waiting requests in the order of the queue, while there is budget and room."""
-        group = self.group
-        if not group.gate.is_open(group.num_running):
-            return
-        looks = MAX_LOOKS
-        while group.free_slots and looks and (self.budget > 0 or group.gate.is_static):
-            request = group.queue.peek(now)
-            if request is None or not self._may_begin(request):
-                break
-            outcome = admit(group, request, now)
-            if outcome is Admission.NO_ROOM:
-                break
-            if outcome is Admission.HELD_BACK:
-                looks -= 1
-                continue
-            self.starts.append(request.row_start())
-            self._compute(request)
-        group.gate.close(group.num_running)
-
-    def publish(self) -> None:
-        """Let later steps match what this one computes; rows of one step never read each other's pages."""
-        for request in self.computed:
-            self.group.publish(request, request.num_computed)
-
-    def _may_begin(self, request: Request) -> bool:
-        """Unchunked prompts begin only where they fit whole, or alone."""
-        whole = not self.group.config.chunked_prefill and not self.group.gate.is_static
-        return not whole or self.num_tokens == 0 or len(request.tokens) <= self.budget
-
-    def _compute(self, request: Request) -> bool:
-        """Give the request's next chunk a row; False when the budget is used up."""
-        group = self.group
-        missing = request.length - request.num_computed
-        if group.config.chunked_prefill:
-            count = self._chunk(request, missing)
-        else:
-            count = missing if missing <= self.budget or self.num_tokens == 0 else 0
-        if count <= 0:
-            return False
-        done = count == missing
-        end = request.num_computed + count
-        self.rows.append(
-            StepRow(request.slot, request.num_computed, count, done and not request.warm, self._pages(request, end))
-        )
-        self.budget -= count
-        self.num_tokens += count
-        self.num_kv_tokens += end
-        request.num_computed = end
-        self.computed.append(request)
-        if done:
-            del group.prefilling[request.slot]
-            group.decoding[request.slot] = request
-            if request.warm:
-                self.warmed.append(request)
-            else:
-                request.length += 1
-        return self.budget > 0
-
-    def _chunk(self, request: Request, missing: int) -> int:
-        """What fits, ending at a page's end if it is not the last: whole pages can be shared at once."""
-        if missing <= self.budget:
-            return missing
-        size = self.group.page_size
-        aligned = (request.num_computed + self.budget) // size * size - request.num_computed
-        return aligned if aligned > 0 else max(0, self.budget)
-
-    def _pages(self, request: Request, end: int) -> tuple[int, ...]:
-        first = request.num_pages_sent
-        request.num_pages_sent = max(first, -(-end // self.group.page_size))
-        return tuple(request.pages[first : request.num_pages_sent])

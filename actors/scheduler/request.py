@@ -12,11 +12,19 @@ There are no phases: a row computes `length - num_computed` tokens, as many as t
 from dataclasses import dataclass, field
 from enum import Enum
 
-from actors.scheduler.fairness import Account
-from actors.scheduler.prefix_cache import Node
-from protocol.messages import Slo
+from actors.scheduler.pages import Node
+from protocol.messages import Slo, Timing, Usage
 from protocol.sampling import SamplingParams
 from protocol.step import RowStart
+
+
+@dataclass(slots=True, eq=False)
+class Account:
+    """One tenant. `served` is in tokens: prompt tokens computed and output tokens sampled."""
+
+    tenant: str
+    served: int = 0
+    num_live: int = 0
 
 
 class State(Enum):
@@ -102,6 +110,21 @@ class Request:
     def order(self) -> tuple[int, int]:
         """Sorts the one to keep first: higher priority, then older."""
         return -self.priority, self.arrival
+
+    def usage(self) -> Usage:
+        """Token counts; resumed output tokens are output tokens."""
+        return Usage(self.num_prompt, self.num_cached, self.num_output)
+
+    def timing(self, now: float) -> Timing:
+        """Milliseconds from submission; TPOT is the mean distance of output tokens after the first."""
+        num_gaps = self.num_output - self.num_resumed - 1
+        first = self.first_token_at
+        return Timing(
+            queue_ms=None if self.admitted_at is None else (self.admitted_at - self.submitted_at) * 1e3,
+            ttft_ms=None if first is None else (first - self.submitted_at) * 1e3,
+            tpot_ms=None if first is None or num_gaps < 1 else (self.last_token_at - first) * 1e3 / num_gaps,
+            total_ms=(now - self.submitted_at) * 1e3,
+        )
 
     def page_key(self, index: int, page_size: int) -> tuple[int, ...]:
         """Token ids of one whole page."""

@@ -6,16 +6,13 @@ Read `actor` for the shell around it, `plan` for the step, `apply` for its resul
 
 from collections.abc import Callable
 
-from actors.scheduler import intake, outcome
-from actors.scheduler.apply import Applied, apply_step
+from actors.scheduler.apply import apply_step
+from actors.scheduler.baselines import Planner, planner_of
 from actors.scheduler.config import SchedulerConfig
-from actors.scheduler.cost import CostModel
-from actors.scheduler.fairness import TokenCounters
 from actors.scheduler.group import GroupState
-from actors.scheduler.pace import AdmissionPace
-from actors.scheduler.plan import plan_step
+from actors.scheduler.intake import AdmissionPace, Waiting, check_submit, choose_group, make_request
+from actors.scheduler.queue import TokenCounters
 from actors.scheduler.request import Request, State
-from actors.scheduler.routing import choose_group
 from actors.scheduler.stats import GroupStats, Stats
 from protocol.errors import ErrorCode, RequestError
 from protocol.messages import (
@@ -51,7 +48,7 @@ class Scheduler:
         self.outbox: list[ToIngress] = []
         self.stats = Stats()
         self.group_stats: dict[int, GroupStats] = {}
-        self.costs: dict[int, CostModel] = {}
+        self._planners: dict[int, Planner] = {}
         self.max_model_len = 0
         """0 until all groups are ready."""
         self._new_seed = new_seed
@@ -67,7 +64,7 @@ class Scheduler:
             raise AssertionError(f"group {index} reports ready twice, or is not one of {self.num_groups}")
         self.groups[index] = GroupState(index, epoch, num_pages, page_size, config=self.config, counters=self._counters)
         self.group_stats[index] = GroupStats()
-        self.costs[index] = CostModel()
+        self._planners[index] = planner_of(self.config)
         if len(self.groups) == self.num_groups:
             pools = [group.pool.num_pages * group.page_size for group in self.groups.values()]
             self.max_model_len = min(self.model.max_model_len, *pools)
@@ -122,7 +119,7 @@ class Scheduler:
         group = self.groups[index]
         if not group.in_flight:
             group.progressed_at = now
-        plan = plan_step(group, now)
+        plan = self._planners[index](group, now)
         if plan is not None:
             self.group_stats[index].step_tokens = group.in_flight[-1].load.num_tokens
             self._count_admissions(plan, now)
@@ -136,7 +133,7 @@ class Scheduler:
         group = self.groups[index]
         if not group.in_flight:
             return group.progressed_at
-        predicted_s = self.costs[index].predict(group.in_flight[0].load)
+        predicted_s = group.cost.predict(group.in_flight[0].load)
         if predicted_s is None or predicted_s < LONG_STEP_S:
             return group.progressed_at
         return group.progressed_at + (1 - PLANNING_LEAD) * predicted_s
@@ -150,7 +147,8 @@ class Scheduler:
         group.progressed_at = now
         if applied.deltas:
             self.outbox.append(TokensGenerated(applied.deltas))
-        self._count_step(index, applied, result, now)
+        self.stats.count_tokens(applied, now)
+        self.group_stats[index].count_step(group.cost, applied, result)
         for request, reason, token in applied.ended:
             self._finish(request, reason, now, token)
         for request in applied.paused:
@@ -201,10 +199,10 @@ class Scheduler:
     def _take(self, message: Submit, now: float) -> Request:
         if not self.max_model_len:
             raise RequestError("overloaded", "the model is still loading", retry_after_ms=1000)
-        intake.check(message, self.config, self.model, self.max_model_len, self._waiting())
+        check_submit(message, self.config, self.model, self.max_model_len, self._waiting())
         tokens = message.prompt_tokens + message.output_tokens
         group, match = choose_group(list(self.groups.values()), tokens, message.cache_salt)
-        request = intake.make_request(
+        request = make_request(
             message,
             self.model,
             arrival=self._num_arrivals,
@@ -218,11 +216,11 @@ class Scheduler:
         self.requests[request.id] = request
         return request
 
-    def _waiting(self) -> intake.Waiting:
+    def _waiting(self) -> Waiting:
         num_tokens = sum(group.num_waiting_tokens for group in self.groups.values())
         num_requests = max(sum(group.num_delayed for group in self.groups.values()), len(self.paused))
         excess = max(1, num_requests - self.config.max_waiting + 1)
-        return intake.Waiting(num_requests, num_tokens, self._pace.retry_after_ms(excess))
+        return Waiting(num_requests, num_tokens, self._pace.retry_after_ms(excess))
 
     def _refuse(self, request_id: int, error: RequestError) -> None:
         self.stats.failure[error.code] += 1
@@ -237,9 +235,9 @@ class Scheduler:
 
     def _finish(self, request: Request, reason: FinishReason, now: float, stop_token: int | None = None) -> None:
         self._end(request)
-        timing = outcome.timing(request, now)
-        outcome.count_finished(self.stats, request, reason, timing)
-        self.outbox.append(RequestFinished(request.id, reason, outcome.usage(request), timing, stop_token))
+        timing = request.timing(now)
+        self.stats.count_finished(request, reason, timing)
+        self.outbox.append(RequestFinished(request.id, reason, request.usage(), timing, stop_token))
 
     def _fail(self, request: Request, code: ErrorCode, message: str) -> None:
         self._end(request)
@@ -267,8 +265,4 @@ class Scheduler:
         for start in plan.starts:
             request = self.requests[start.request]
             if request.incarnation == 0:
-                outcome.count_admitted(self.stats, request)
-
-    def _count_step(self, index: int, applied: Applied, result: StepResult, now: float) -> None:
-        outcome.count_tokens(self.stats, applied, now)
-        outcome.count_step(self.group_stats[index], self.costs[index], applied, result)
+                self.stats.count_admitted(request)

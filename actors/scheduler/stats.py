@@ -5,6 +5,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from actors.scheduler.apply import Applied
+from actors.scheduler.cost import CostModel
+from actors.scheduler.request import Request
+from protocol.messages import FinishReason, Timing
+from protocol.step import StepResult
+
 LATENCY_BUCKETS = (
     0.001, 0.0025, 0.005, 0.0075, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0,
     2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0,
@@ -59,6 +65,15 @@ class GroupStats:
             weight = max(RECENT, 1 / self.num_steps)  # at first the plain mean, so it does not climb from zero
             self.utilization += weight * (num_useful / num_held - self.utilization)
 
+    def count_step(self, cost: CostModel, applied: Applied, result: StepResult) -> None:
+        """A step was measured: the prediction is judged first, then corrected."""
+        step = applied.step
+        self.used(step.num_rows - (len(result.rows) - len(applied.deltas)), step.num_held)
+        predicted_s = cost.predict(step.load)
+        if predicted_s is not None and result.duration_s > 0:
+            self.prediction_error.observe(abs(predicted_s - result.duration_s) / result.duration_s)
+        cost.observe(step.load, result.duration_s)
+
 
 @dataclass(slots=True)
 class Stats:
@@ -80,3 +95,38 @@ class Stats:
     queue_time: Histogram = field(default_factory=_latency)
     request_prompt_tokens: Histogram = field(default_factory=_tokens)
     request_generation_tokens: Histogram = field(default_factory=_tokens)
+
+    def count_admitted(self, request: Request) -> None:
+        """It entered a batch for the first time."""
+        self.prompt_tokens += request.num_prompt
+        self.cache_queries += request.num_prompt
+        self.cache_hits += request.num_cached
+        self.request_prompt_tokens.observe(request.num_prompt)
+        if request.admitted_at is not None:
+            self.queue_time.observe(request.admitted_at - request.submitted_at)
+
+    def count_tokens(self, applied: Applied, now: float) -> None:
+        """A step's tokens were sampled."""
+        self.generation_tokens += len(applied.deltas)
+        for last, num_rows in applied.gaps.items():
+            self.inter_token_latency.observe(now - last, num_rows)
+        for request in applied.first_tokens:
+            self.time_to_first_token.observe(now - request.submitted_at)
+
+    def count_finished(self, request: Request, reason: FinishReason, times: Timing) -> None:
+        """It ended well, or was cancelled."""
+        self.success[reason] += 1
+        if times.total_ms is not None:
+            self.e2e_latency.observe(times.total_ms / 1e3)
+        self.request_generation_tokens.observe(request.num_output)
+        slo = request.slo
+        if reason == "cancelled" or slo is None or (slo.ttft_ms is None and slo.tpot_ms is None):
+            return
+        if _within(times.ttft_ms, slo.ttft_ms) and _within(times.tpot_ms, slo.tpot_ms):
+            self.slo_attained += 1
+        else:
+            self.slo_missed += 1
+
+
+def _within(measured_ms: float | None, target_ms: int | None) -> bool:
+    return target_ms is None or measured_ms is None or measured_ms <= target_ms

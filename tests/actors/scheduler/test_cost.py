@@ -1,7 +1,6 @@
 import random
 
 from actors.scheduler.cost import CostModel, StepLoad
-from actors.scheduler.pace import AdmissionPace
 
 
 def true_seconds(load: StepLoad) -> float:
@@ -29,12 +28,3 @@ def test_it_follows_a_machine_that_slows_down() -> None:
     predicted = model.predict(load)
     assert predicted is not None
     assert abs(predicted - 0.03) < 0.001
-
-
-def test_the_retry_hint_follows_the_pace_of_admissions() -> None:
-    pace = AdmissionPace()
-    assert pace.retry_after_ms(1) == 1000
-    for second in range(200):
-        pace.admitted(2, float(second))
-    assert pace.retry_after_ms(1) == 500
-    assert pace.retry_after_ms(1000) == 60_000
