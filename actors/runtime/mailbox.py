@@ -6,7 +6,7 @@ future, so that callbacks of a transport can use it too.
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from actors.runtime.ref import ActorStopped
@@ -23,10 +23,21 @@ class Envelope(Generic[MessageT]):
     reply: asyncio.Future[Any] | None = None
 
 
+@dataclass(slots=True)
+class _Lane(Generic[MessageT]):
+    """At most `capacity` envelopes; those that find it full wait outside and enter in the order they came."""
+
+    capacity: int
+    envelopes: deque[Envelope[MessageT]] = field(default_factory=deque)
+    waiting: deque[tuple[Envelope[MessageT], asyncio.Future[None]]] = field(default_factory=deque)
+
+
 class Mailbox(Generic[MessageT]):
     """`capacity` messages, and beside them CONTROL_CAPACITY of the types in `control`."""
 
     def __init__(self, name: str, capacity: int, control: tuple[type, ...]) -> None:
+        if capacity < 1:
+            raise ValueError(f"a lane needs room for one item at least, not {capacity}")
         self._name = name
         self._control_types = control
         self._control: _Lane[MessageT] = _Lane(CONTROL_CAPACITY)
@@ -47,10 +58,14 @@ class Mailbox(Generic[MessageT]):
         if self._closed:
             raise ActorStopped(f"{self._name} has stopped")
         lane = self._control if isinstance(envelope.message, self._control_types) else self._messages
-        entered = lane.push(envelope)
+        if lane.waiting or len(lane.envelopes) >= lane.capacity:
+            entered = asyncio.get_running_loop().create_future()
+            lane.waiting.append((envelope, entered))
+            return entered
+        lane.envelopes.append(envelope)
         if self._arrival is not None and not self._arrival.done():
             self._arrival.set_result(None)
-        return entered
+        return None
 
     async def take(self) -> Envelope[MessageT]:
         """Wait for the next message: the oldest control message, else the oldest."""
@@ -61,52 +76,31 @@ class Mailbox(Generic[MessageT]):
 
     def take_nowait(self) -> Envelope[MessageT] | None:
         """Return the next message, None when there is none."""
-        return self._control.pop() or self._messages.pop()
+        lane = self._control if self._control.envelopes else self._messages
+        if not lane.envelopes:
+            return None
+        envelope = lane.envelopes.popleft()
+        if lane.waiting:
+            _let_in(lane)
+        return envelope
 
     def close(self) -> None:
         """Drop what waits: waiting tellers and askers get ActorStopped, and so does everybody from now on."""
         self._closed = True
-        reason = f"{self._name} has stopped"
-        for envelope in self._control.clear(reason) + self._messages.clear(reason):
-            if envelope.reply is not None and not envelope.reply.done():
-                envelope.reply.set_exception(ActorStopped(reason))
+        awaited: list[asyncio.Future[Any]] = []
+        for lane in (self._control, self._messages):
+            awaited += [envelope.reply for envelope in lane.envelopes if envelope.reply is not None]
+            awaited += [entered for _, entered in lane.waiting]
+            lane.envelopes.clear()
+            lane.waiting.clear()
+        for future in awaited:
+            if not future.done():
+                future.set_exception(ActorStopped(f"{self._name} has stopped"))
 
 
-class _Lane(Generic[MessageT]):
-    """At most `capacity` envelopes; those that find it full wait outside and enter in the order they came."""
-
-    def __init__(self, capacity: int) -> None:
-        if capacity < 1:
-            raise ValueError(f"a lane needs room for one item at least, not {capacity}")
-        self.envelopes: deque[Envelope[MessageT]] = deque()
-        self._capacity = capacity
-        self._waiting: deque[tuple[Envelope[MessageT], asyncio.Future[None]]] = deque()
-
-    def push(self, envelope: Envelope[MessageT]) -> asyncio.Future[None] | None:
-        if not self._waiting and len(self.envelopes) < self._capacity:
-            self.envelopes.append(envelope)
-            return None
-        entered = asyncio.get_running_loop().create_future()
-        self._waiting.append((envelope, entered))
-        return entered
-
-    def pop(self) -> Envelope[MessageT] | None:
-        if not self.envelopes:
-            return None
-        envelope = self.envelopes.popleft()
-        while self._waiting and len(self.envelopes) < self._capacity:
-            next_one, entered = self._waiting.popleft()
-            if not entered.done():  # it is when it was cancelled while it waited
-                self.envelopes.append(next_one)
-                entered.set_result(None)
-        return envelope
-
-    def clear(self, reason: str) -> list[Envelope[MessageT]]:
-        """Waiting putters get ActorStopped(reason); returns what was in."""
-        envelopes = list(self.envelopes)
-        self.envelopes.clear()
-        while self._waiting:
-            _, entered = self._waiting.popleft()
-            if not entered.done():
-                entered.set_exception(ActorStopped(reason))
-        return envelopes
+def _let_in(lane: _Lane[MessageT]) -> None:
+    while lane.waiting and len(lane.envelopes) < lane.capacity:
+        envelope, entered = lane.waiting.popleft()
+        if not entered.done():  # it is when it was cancelled while it waited
+            lane.envelopes.append(envelope)
+            entered.set_result(None)
