@@ -14,10 +14,10 @@ from client.errors import (
     OverloadedError,
 )
 from client.fields import GenerateFields
-from client.ledger import StreamItem
 from client.result import Result
 from client.settings import Reconnect, Timeouts
 from client.stream import Stream
+from client.stream_state import StreamItem
 
 __all__ = [
     "APIConnectionError",

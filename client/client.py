@@ -1,4 +1,4 @@
-"""The client library's front door. Read `client.stream` next, then `client.link`."""
+"""The client library's front door. Read `client.stream` next, then `client.live_streams`."""
 
 import asyncio
 import secrets
@@ -10,12 +10,12 @@ from typing import Self, Unpack
 
 import msgspec
 
-from client.address import parse_address
 from client.connection import Endpoint
+from client.endpoint import parse_address
 from client.errors import APIConnectionError
 from client.fields import GenerateFields, build_generate
 from client.http_get import http_get
-from client.link import Link
+from client.live_streams import Link
 from client.result import Result
 from client.settings import Reconnect, Timeouts
 from client.stream import Stream

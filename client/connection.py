@@ -1,7 +1,7 @@
 """One open socket to `/v1/stream`: commands out, events in.
 
-It knows no streams; `client.link` decides what to do when it breaks. Every way it can end is raised by `receive` as an
-error of `client.errors`.
+It knows no streams; `client.live_streams` decides what to do when it breaks. Every way it can end is raised by
+`receive` as an error of `client.errors`.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 from websockets.typing import Subprotocol
 
-from client.address import Address
+from client.endpoint import Address
 from client.errors import (
     APIConnectionError,
     APIError,

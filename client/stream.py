@@ -1,6 +1,7 @@
 """One generation as its caller sees it: an async context manager, an async iterator of text, a result.
 
-It waits, times out and retries; what has arrived is counted by `client.ledger`, the socket belongs to `client.link`.
+It waits, times out and retries; what has arrived is counted by `client.stream_state`, the socket belongs to
+`client.live_streams`.
 """
 
 import asyncio
@@ -9,13 +10,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from client.errors import APIError, APITimeoutError, OverloadedError
-from client.ledger import Ledger, StreamItem
 from client.result import Result
 from client.settings import Timeouts
+from client.stream_state import Ledger, StreamItem
 from protocol.wire import Failed, Generate, StreamCommand, Tokens
 
 if TYPE_CHECKING:
-    from client.link import Link
+    from client.live_streams import Link
 
 _DEFAULT_RETRY_MS = 500
 _draw = random.SystemRandom()

@@ -29,8 +29,8 @@ from client.bench.requests import (
     make_requests,
     read_requests,
 )
-from client.bench.responses import ResponsesTarget
 from client.bench.stream import StreamTarget
+from client.bench.targets import ResponsesTarget
 from client.client import Client
 from client.errors import BadRequestError
 from client.readiness import wait_until_ready

@@ -2,7 +2,7 @@
 
 It owns the table of live streams and the only task of the library (`run`). That task never raises: what goes wrong ends
 in the streams it concerns, or in the call that wanted to connect. Full-policy: none of its own; each stream's buffer is
-bounded by its credit (`client.ledger`), the socket's by the operating system, and `send` waits for that.
+bounded by its credit (`client.stream_state`), the socket's by the operating system, and `send` waits for that.
 """
 
 import asyncio
