@@ -14,10 +14,9 @@ from client.errors import (
     OverloadedError,
 )
 from client.fields import GenerateFields
-from client.result import Result
-from client.settings import Reconnect, Timeouts
-from client.stream import Stream
-from client.stream_state import StreamItem
+from client.live_streams import Reconnect
+from client.stream import Stream, Timeouts
+from client.stream_state import Result, StreamItem
 
 __all__ = [
     "APIConnectionError",

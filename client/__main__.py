@@ -7,12 +7,14 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+import msgspec
+
 from client.bench.run import add_bench_flags, run_bench
 from client.chat import run_chat
 from client.client import Client
 from client.errors import APIError, BadRequestError
-from client.generate import run_generate
-from client.sampling_settings import add_sampling_flags
+from client.fields import add_sampling_flags, flag_settings
+from client.terminal import Screen, complain
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 
@@ -22,18 +24,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags = _parser().parse_args(arguments)
     try:
         return asyncio.run(_run(flags))
-    except BadRequestError as error:
-        print(f"error: {error.message}", file=sys.stderr)
-        return EXIT_USAGE
-    except APIError as error:
-        print(f"error: {error.message}", file=sys.stderr)
-        return EXIT_FAILED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left; the last flush must not fail
         return EXIT_FAILED
-    except OSError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return EXIT_FAILED
+    except (APIError, OSError) as error:
+        complain(f"error: {error}")
+        return EXIT_USAGE if isinstance(error, BadRequestError) else EXIT_FAILED
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
 
@@ -43,11 +39,28 @@ async def _run(flags: argparse.Namespace) -> int:
         case "chat":
             return await run_chat(flags)
         case "generate":
-            return await run_generate(flags)
+            return await _run_generate(flags)
         case "bench":
             return await run_bench(flags)
         case _:
             return await _run_models(flags)
+
+
+async def _run_generate(flags: argparse.Namespace) -> int:
+    """One generation, streamed to standard output, or as JSON when it is done."""
+    fields = flag_settings(flags) | {"ignore_eos": flags.ignore_eos, "logprobs": flags.logprobs}
+    text = await asyncio.to_thread(sys.stdin.read) if flags.prompt == "-" else flags.prompt
+    if flags.chat:
+        fields["messages"] = [{"role": "user", "content": text}]
+    else:
+        fields["prompt"] = text
+    async with Client(flags.url, flags.api_key) as client:
+        await client.wait_until_ready(limit_s=flags.wait, say=complain)
+        if flags.json:
+            print(msgspec.json.encode(await client.generate(**fields)).decode())
+        else:
+            await Screen().show(client.stream(**fields))
+    return 0
 
 
 async def _run_models(flags: argparse.Namespace) -> int:

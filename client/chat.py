@@ -4,13 +4,13 @@ import argparse
 import asyncio
 import sys
 
-from client.answer_stats import AnswerStats
-from client.chat_commands import run_command
+from msgspec import Struct
+
 from client.client import Client
-from client.conversation import Conversation
+from client.conversation import Conversation, run_command
 from client.errors import APIError, BadRequestError
-from client.readiness import wait_until_ready
-from client.sampling_settings import flag_settings
+from client.fields import flag_settings
+from client.stream_state import Result
 from client.terminal import Screen, complain, line_editor, until_interrupt
 
 
@@ -18,7 +18,7 @@ async def run_chat(flags: argparse.Namespace) -> int:
     """Run the command; returns the exit code. Raises APIError when a one-shot answer fails."""
     conversation = Conversation(system=flags.system, settings=flag_settings(flags))
     async with Client(flags.url, flags.api_key) as client:
-        await wait_until_ready(client, limit_s=flags.wait, say=complain)
+        await client.wait_until_ready(limit_s=flags.wait, say=complain)
         if not sys.stdin.isatty():
             await _answer_once(client, conversation, await asyncio.to_thread(sys.stdin.read))
         else:
@@ -30,8 +30,7 @@ async def _answer_once(client: Client, conversation: Conversation, question: str
     if not question.strip():
         raise BadRequestError("standard input is empty: nothing to ask")
     conversation.ask(question.rstrip("\n"))
-    async with client.stream(messages=conversation.messages(), **conversation.settings) as stream:
-        await Screen().stream(stream)
+    await Screen().show(client.stream(messages=conversation.messages(), **conversation.settings))
 
 
 class Chat:
@@ -61,11 +60,10 @@ class Chat:
     async def take(self, line: str) -> bool:
         """Handle one line; False ends the chat."""
         if line.startswith("/"):
-            outcome = run_command(line, self._conversation, stats=self._stats)
-            self._conversation = outcome.conversation
-            if outcome.text:
-                self._screen.line(outcome.text)
-            return not outcome.ends
+            text = run_command(line, self._conversation, stats=self._stats)
+            if text:
+                self._screen.line(text)
+            return text is not None
         if line.strip():
             await self._answer(line)
         return True
@@ -89,3 +87,47 @@ class Chat:
         )
         self._stats = stats.full()
         self._screen.dim(f"error: {fault}" if fault else stats.footer())
+
+
+class AnswerStats(Struct, frozen=True, kw_only=True):
+    """Seconds are the caller's own clock: from sending to the first text, and to the last."""
+
+    result: Result
+    ttft_s: float | None
+    total_s: float
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Speed after the first token; None for a single token."""
+        if self.ttft_s is None or self.result.num_tokens < 2 or self.total_s <= self.ttft_s:
+            return None
+        return (self.result.num_tokens - 1) / (self.total_s - self.ttft_s)
+
+    def footer(self) -> str:
+        """One line."""
+        parts = [f"{self.result.num_tokens} tokens"]
+        if self.tokens_per_s is not None:
+            parts.append(f"{self.tokens_per_s:.1f} tok/s")
+        if self.ttft_s is not None:
+            parts.append(f"TTFT {self.ttft_s * 1000:.0f} ms")
+        if self.result.finish_reason != "stop":
+            parts.append(str(self.result.finish_reason or "broken off"))
+        return " · ".join(parts)
+
+    def full(self) -> str:
+        """All figures, one a line; the server tells its own with the end, so a broken off answer has none."""
+        if self.result.finish_reason in (None, "cancelled"):
+            return self.footer()
+        usage, timing = self.result.usage, self.result.timing
+        return "\n".join(
+            [
+                self.footer(),
+                f"prompt    {usage.prompt_tokens} tokens, {usage.cached_tokens} of them from the prefix cache",
+                f"queue     {_ms(timing.queue_ms)}",
+                f"server    TTFT {_ms(timing.ttft_ms)}, TPOT {_ms(timing.tpot_ms)}, total {_ms(timing.total_ms)}",
+            ]
+        )
+
+
+def _ms(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.1f} ms"

@@ -4,23 +4,23 @@ import asyncio
 import secrets
 import ssl
 import uuid
+from collections.abc import Callable
 from http import HTTPStatus
 from types import TracebackType
 from typing import Self, Unpack
 
 import msgspec
 
-from client.connection import Endpoint
-from client.endpoint import parse_address
+from client.endpoint import Endpoint, parse_url
 from client.errors import APIConnectionError
 from client.fields import GenerateFields, build_generate
-from client.http_get import http_get
-from client.live_streams import Link
-from client.result import Result
-from client.settings import Reconnect, Timeouts
-from client.stream import Stream
+from client.live_streams import LiveStreams, Reconnect
+from client.stream import Stream, Timeouts
+from client.stream_state import Result
 from protocol.session import Encoding
 from protocol.wire import Hello
+
+POLL_S = 0.25
 
 
 class Model(msgspec.Struct, frozen=True):
@@ -66,21 +66,18 @@ class Client:
         self._timeouts = timeouts or Timeouts()
         self._resume = resume
         self._max_retries = max_retries
+        ws, http = parse_url(url)
         self.endpoint = Endpoint(
-            address=parse_address(url),
-            encoding=encoding,
-            api_key=api_key,
-            tls=tls,
-            connect_s=self._timeouts.connect_s,
+            ws=ws, http=http, encoding=encoding, api_key=api_key, tls=tls, connect_s=self._timeouts.connect_s
         )
-        self._link = Link(self.endpoint, reconnect or Reconnect())
+        self._live = LiveStreams(self.endpoint, reconnect or Reconnect())
         self._tasks: asyncio.TaskGroup | None = None
         self._keeper: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         """Start; nothing is sent yet."""
         self._tasks = await asyncio.TaskGroup().__aenter__()
-        self._keeper = self._tasks.create_task(self._link.run(), name="tokenstage-client")
+        self._keeper = self._tasks.create_task(self._live.run(), name="tokenstage-client")
         return self
 
     async def __aexit__(
@@ -99,7 +96,7 @@ class Client:
         Raises APIConnectionError, APITimeoutError, AuthenticationError, NotFoundError.
         """
         self._check_open()
-        return (await self._link.connected()).hello
+        return (await self._live.connected()).hello
 
     def stream(self, *, timeouts: Timeouts | None = None, **fields: Unpack[GenerateFields]) -> Stream:
         """A generation, sent when entered: `async with client.stream(...) as stream: async for text in stream`.
@@ -112,7 +109,7 @@ class Client:
             seed = secrets.randbits(63) if generate.seed is None else generate.seed
             generate = msgspec.structs.replace(generate, return_tokens=True, seed=seed)
         return Stream(
-            self._link,
+            self._live,
             generate,
             timeouts=timeouts or self._timeouts,
             can_continue=self._resume,
@@ -128,18 +125,39 @@ class Client:
 
     async def models(self) -> list[Model]:
         """The served models. Raises APIConnectionError, AuthenticationError."""
-        status, body = await self.get("/v1/models")
+        status, body = await self.endpoint.get("/v1/models")
         if status == HTTPStatus.UNAUTHORIZED:
             raise self.endpoint.bad_key()
         try:
             return msgspec.json.decode(body, type=_ModelList).data
         except msgspec.DecodeError as error:
-            url = f"{self.endpoint.address.http}/v1/models"
+            url = f"{self.endpoint.http}/v1/models"
             raise APIConnectionError(f"{url}: HTTP {status}, not a list of models") from error
 
-    async def get(self, path: str) -> tuple[int, bytes]:
-        """HTTP status and body of one of the server's pages, such as `/readyz`. Raises APIConnectionError."""
-        return await http_get(self.endpoint, path)
+    async def wait_until_ready(self, *, limit_s: float, say: Callable[[str], None]) -> None:
+        """Return once the server has started and loaded its model; each new reason for waiting is said once.
+
+        Raises APIConnectionError when `limit_s` seconds are over.
+        """
+        deadline = asyncio.get_running_loop().time() + limit_s
+        said = ""
+        while (reason := await self._obstacle()) is not None:
+            if asyncio.get_running_loop().time() >= deadline:
+                raise APIConnectionError(f"{reason}; gave up after {limit_s:g} s" if limit_s else reason)
+            if reason != said:
+                say(f"{reason}; waiting up to {limit_s:g} s (Ctrl-C to stop)")
+                said = reason
+            await asyncio.sleep(POLL_S)
+
+    async def _obstacle(self) -> str | None:
+        """Why the server cannot answer yet: `/readyz` is 503, or there is none."""
+        try:
+            status, body = await self.endpoint.get("/readyz")
+        except APIConnectionError:
+            return f"no server answers at {self.endpoint.http}; start one (`make serve`) or give its --url"
+        if status != HTTPStatus.SERVICE_UNAVAILABLE:
+            return None
+        return "the server is draining" if b"draining" in body else "the server is loading its model"
 
     def _check_open(self) -> None:
         if self._tasks is None:

@@ -5,16 +5,14 @@ It knows no streams; `client.live_streams` decides what to do when it breaks. Ev
 """
 
 import asyncio
-import ssl
 from http import HTTPStatus
 
 import msgspec
-from msgspec import Struct
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 from websockets.typing import Subprotocol
 
-from client.endpoint import Address
+from client.endpoint import Endpoint
 from client.errors import (
     APIConnectionError,
     APIError,
@@ -35,79 +33,42 @@ from protocol.wire import (
     StreamEvent,
 )
 
-MAX_EVENT_BYTES = 64 * 2**20
+PATH = "/v1/stream"
 SEND_DEADLINE_S = 30.0
-CLOSE_S = 2.0
-
-
-class Endpoint(Struct, frozen=True, kw_only=True):
-    """Where and how to connect; `connect_s` bounds one attempt, hello included."""
-
-    address: Address
-    encoding: Encoding = "json"
-    api_key: str | None = None
-    tls: ssl.SSLContext | None = None
-    connect_s: float = 10.0
-
-    def headers(self) -> dict[str, str]:
-        """The key, if there is one."""
-        return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
-
-    def trust(self) -> ssl.SSLContext | None:
-        """For wss: what was given, else the machine's own certificate authorities."""
-        if not self.address.secure:
-            return None
-        return self.tls or ssl.create_default_context()
-
-    def bad_key(self) -> AuthenticationError:
-        """The server does not take this key, or wants one."""
-        fault = "does not know this API key" if self.api_key else "wants an API key"
-        return AuthenticationError(f"the server {fault}", code="unauthenticated")
 
 
 class Connection:
     """Use `open`; then `send` from anywhere and `receive` from one place."""
 
-    def __init__(self, socket: ClientConnection, encoding: Encoding, hello: Hello) -> None:
+    def __init__(self, socket: ClientConnection, encoding: Encoding) -> None:
         self._socket = socket
         self._encoding = encoding
-        self.hello = hello
+        self.hello = Hello(protocol=0, server="", models=[], max_model_len=0, max_message_bytes=0, authenticated=False)
 
     @classmethod
     async def open(cls, endpoint: Endpoint) -> "Connection":
         """Connect and read `hello`. Raises APIConnectionError, APITimeoutError, AuthenticationError, NotFoundError."""
-        url = endpoint.address.stream
+        url = endpoint.ws + PATH
         subprotocol = JSON_SUBPROTOCOL if endpoint.encoding == "json" else MSGPACK_SUBPROTOCOL
         try:
             async with asyncio.timeout(endpoint.connect_s):
-                socket = await connect(
-                    url,
-                    subprotocols=[Subprotocol(subprotocol)],
-                    additional_headers=endpoint.headers(),
-                    proxy=None if endpoint.address.is_loopback else True,
-                    ssl=endpoint.trust(),
-                    compression=None,
-                    open_timeout=None,
-                    close_timeout=CLOSE_S,
-                    max_size=MAX_EVENT_BYTES,
-                )
-                return await cls._greet(socket, endpoint)
+                socket = await endpoint.open(PATH, subprotocols=[Subprotocol(subprotocol)])
+                connection = cls(socket, endpoint.encoding)
+                await connection._greet(endpoint)
+                return connection
         except TimeoutError as error:
             raise APITimeoutError(f"{url}: no connection within {endpoint.connect_s:g} s") from error
         except InvalidStatus as error:
-            raise _status(endpoint, error.response.status_code) from error
+            raise _refused(endpoint, error.response.status_code) from error
         except (OSError, WebSocketException) as error:
             raise APIConnectionError(f"{url}: cannot connect: {error}") from error
 
-    @classmethod
-    async def _greet(cls, socket: ClientConnection, endpoint: Endpoint) -> "Connection":
-        connection = cls(socket, endpoint.encoding, hello=_NO_HELLO)
+    async def _greet(self, endpoint: Endpoint) -> None:
         try:
-            connection.hello = _checked(await connection.receive(), endpoint)
+            self.hello = _checked(await self.receive(), endpoint)
         except BaseException:
-            socket.transport.abort()
+            self._socket.transport.abort()
             raise
-        return connection
 
     async def send(self, command: StreamCommand) -> None:
         """Send one command; waits while the socket is full. If it is broken nothing happens here: `receive` tells.
@@ -134,20 +95,15 @@ class Connection:
     async def receive(self) -> StreamEvent | None:
         """Wait for one event; None is one of an unknown type. Raises an APIError once the socket is gone."""
         try:
-            frame = await self._socket.recv(decode=False)
+            return decode_event(await self._socket.recv(decode=False), self._encoding)
         except ConnectionClosed as error:
             raise _closed(error) from error
-        try:
-            return decode_event(frame, self._encoding)
         except msgspec.DecodeError as error:
             raise APIConnectionError(f"the server sent a frame that is no event: {error}") from error
 
     async def close(self) -> None:
         """Close with code 1000; waits at most CLOSE_S for the server's answer."""
         await self._socket.close()
-
-
-_NO_HELLO = Hello(protocol=0, server="", models=[], max_model_len=0, max_message_bytes=0, authenticated=False)
 
 
 def _checked(event: StreamEvent | None, endpoint: Endpoint) -> Hello:
@@ -164,8 +120,8 @@ def _checked(event: StreamEvent | None, endpoint: Endpoint) -> Hello:
             raise APIConnectionError("the server did not say hello first")
 
 
-def _status(endpoint: Endpoint, status: int) -> APIError:
-    url = endpoint.address.stream
+def _refused(endpoint: Endpoint, status: int) -> APIError:
+    url = endpoint.ws + PATH
     if status == HTTPStatus.UNAUTHORIZED:
         return endpoint.bad_key()
     if status == HTTPStatus.FORBIDDEN:

@@ -12,9 +12,11 @@ APIError(message, code, param, request_id)
     └── InternalServerError       internal
 """
 
+from copy import copy
 from typing import Self
 
 from protocol.errors import ErrorCode
+from protocol.wire import Failed
 
 
 class APIError(Exception):
@@ -38,13 +40,9 @@ class APIError(Exception):
 
     def for_request(self, request_id: str) -> Self:
         """The same error of one of the requests that it concerns (each raises its own object)."""
-        return type(self)(
-            self.message,
-            code=self.code,
-            param=self.param,
-            request_id=request_id,
-            retry_after_ms=self.retry_after_ms,
-        )
+        own = copy(self)
+        own.request_id = request_id
+        return own
 
 
 class APIConnectionError(APIError):
@@ -98,13 +96,8 @@ _CLASSES: dict[ErrorCode, type[APIStatusError]] = {
 }
 
 
-def status_error(
-    code: ErrorCode,
-    message: str,
-    *,
-    param: str | None = None,
-    request_id: str | None = None,
-    retry_after_ms: int | None = None,
-) -> APIStatusError:
-    """The error class that stands for a server's `code`."""
-    return _CLASSES[code](message, code=code, param=param, request_id=request_id, retry_after_ms=retry_after_ms)
+def status_error(failed: Failed, prefix: str = "") -> APIStatusError:
+    """The error that stands for what the server said; its request is not named yet."""
+    kind = _CLASSES[failed.code]
+    message = prefix + failed.message
+    return kind(message, code=failed.code, param=failed.param, retry_after_ms=failed.retry_after_ms)

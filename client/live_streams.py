@@ -1,4 +1,4 @@
-"""The one socket of a client: opened by the first request, regained while streams are live, shared by all of them.
+"""The live streams of a client and the one connection that they share: opened by the first, regained while any lives.
 
 It owns the table of live streams and the only task of the library (`run`). That task never raises: what goes wrong ends
 in the streams it concerns, or in the call that wanted to connect. Full-policy: none of its own; each stream's buffer is
@@ -8,26 +8,44 @@ bounded by its credit (`client.stream_state`), the socket's by the operating sys
 import asyncio
 import random
 
-from client.connection import Connection, Endpoint
+from msgspec import Struct
+
+from client.connection import PATH, Connection
+from client.endpoint import Endpoint
 from client.errors import APIConnectionError, APIError, APITimeoutError, BadRequestError, ConflictError, status_error
-from client.settings import Reconnect
-from client.stream import Stream
+from client.stream_state import StreamState
 from protocol.wire import Accepted, Cancel, Failed, Finished, StreamCommand, StreamEvent, Tokens
 
+_draw = random.SystemRandom()
 
-class Link:
+
+class Reconnect(Struct, frozen=True, kw_only=True):
+    """Exponential backoff with full jitter: before attempt n sleep a random part of min(cap_s, base_s * 2**n)."""
+
+    max_attempts: int = 10
+    """Attempts in a row without one token received; 0 never reconnects."""
+    base_s: float = 0.1
+    cap_s: float = 5.0
+
+    def delay_s(self, num_failures: int) -> float | None:
+        """Seconds to wait after `num_failures` (from 1) attempts in a row; None: give up."""
+        if num_failures > self.max_attempts:
+            return None
+        return _draw.uniform(0, min(self.cap_s, self.base_s * 2 ** (num_failures - 1)))
+
+
+class LiveStreams:
     """Start `run` as a task; then `attach` streams and `send` for them."""
 
     def __init__(self, endpoint: Endpoint, reconnect: Reconnect) -> None:
         self._endpoint = endpoint
         self._reconnect = reconnect
-        self._streams: dict[str, Stream] = {}
+        self._streams: dict[str, StreamState] = {}
         self._connection: Connection | None = None
         self._wanted = asyncio.Event()
         self._opening: asyncio.Future[Connection] | None = None
         self._num_failures = 0
         """Connections lost or refused in a row, without a token received in between."""
-        self._draw = random.SystemRandom()
 
     async def connected(self) -> Connection:
         """The open connection; opens it if there is none. Raises what `Connection.open` raises."""
@@ -41,27 +59,27 @@ class Link:
             async with asyncio.timeout(limit_s):
                 return await asyncio.shield(self._opening)
         except TimeoutError as error:
-            raise APITimeoutError(f"{self._endpoint.address.stream}: no connection within {limit_s:g} s") from error
+            raise APITimeoutError(f"{self._endpoint.ws}{PATH}: no connection within {limit_s:g} s") from error
 
-    async def attach(self, stream: Stream) -> None:
+    async def attach(self, stream: StreamState) -> None:
         """Send a stream's request and deliver its events until it ends. Raises ConflictError if its id is live."""
-        name = stream.request_id
         connection = await self.connected()
         if connection is not self._connection:
-            raise APIConnectionError("the server closed the connection as soon as it was open", request_id=name)
-        if name in self._streams:
-            raise ConflictError(f"id {name!r} is live already", code="duplicate_id", param="id", request_id=name)
-        self._streams[name] = stream
+            raise APIConnectionError("the server closed the connection as soon as it was open", request_id=stream.id)
+        if stream.id in self._streams:
+            message = f"id {stream.id!r} is live already"
+            raise ConflictError(message, code="duplicate_id", param="id", request_id=stream.id)
+        self._streams[stream.id] = stream
         await self._start(stream, connection)
 
-    async def detach(self, stream: Stream) -> None:
+    async def detach(self, stream: StreamState) -> None:
         """Cancel a live stream; its id stays taken until the server has confirmed that."""
-        if self._streams.get(stream.request_id) is not stream:
+        if self._streams.get(stream.id) is not stream:
             return
         if self._connection is None:
-            del self._streams[stream.request_id]
+            del self._streams[stream.id]
         else:
-            await self._connection.send(Cancel(id=stream.request_id))
+            await self._connection.send(Cancel(id=stream.id))
 
     async def send(self, command: StreamCommand) -> None:
         """Send on the open connection; without one there is nothing to tell the server, and nothing is sent."""
@@ -100,7 +118,7 @@ class Link:
         while True:
             await self._deliver(await connection.receive(), connection)
 
-    async def _start(self, stream: Stream, connection: Connection) -> None:
+    async def _start(self, stream: StreamState, connection: Connection) -> None:
         """Send what opens (or reopens) a stream; one that cannot be sent fails alone."""
         command = stream.open()
         if command is not None:
@@ -109,14 +127,14 @@ class Link:
             except BadRequestError as error:
                 stream.fail(error)
         if not stream.is_live:
-            self._streams.pop(stream.request_id, None)
+            self._streams.pop(stream.id, None)
 
     async def _deliver(self, event: StreamEvent | None, connection: Connection) -> None:
         match event:
             case Accepted(id=name) | Tokens(id=name) | Finished(id=name) | Failed(id=str(name)):
                 stream = self._streams.get(name)
-            case Failed(code=code, message=message):
-                raise status_error(code, f"the server could not read a frame: {message}")
+            case Failed():
+                raise status_error(event, "the server could not read a frame: ")
             case _:
                 return
         if stream is None:
@@ -133,7 +151,7 @@ class Link:
         """Wait before the next attempt if streams are to go on and may; else end all that waits for the connection."""
         self._streams = {name: stream for name, stream in self._streams.items() if stream.is_wanted}
         self._num_failures += 1
-        delay_s = self._reconnect.delay_s(self._num_failures, self._draw)
+        delay_s = self._reconnect.delay_s(self._num_failures)
         if not self._streams or delay_s is None or not isinstance(error, APIConnectionError):
             self._end_all(error)
         else:

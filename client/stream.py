@@ -7,34 +7,43 @@ It waits, times out and retries; what has arrived is counted by `client.stream_s
 import asyncio
 import random
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
+
+from msgspec import Struct
 
 from client.errors import APIError, APITimeoutError, OverloadedError
-from client.result import Result
-from client.settings import Timeouts
-from client.stream_state import Ledger, StreamItem
-from protocol.wire import Failed, Generate, StreamCommand, Tokens
-
-if TYPE_CHECKING:
-    from client.live_streams import Link
+from client.live_streams import LiveStreams
+from client.stream_state import Result, StreamItem, StreamState
+from protocol.wire import Generate, Tokens
 
 _DEFAULT_RETRY_MS = 500
 _draw = random.SystemRandom()
+
+
+class Timeouts(Struct, frozen=True, kw_only=True):
+    """Seconds; None waits for ever. All but `connect_s` count only while the caller waits for the stream."""
+
+    connect_s: float = 10.0
+    """TCP, TLS, WebSocket handshake and the server's `hello`, together; for one attempt."""
+    first_token_s: float | None = 600.0
+    """From entering the stream to its first token: a full queue is in here."""
+    idle_s: float | None = 60.0
+    """Between two frames of one stream once it has begun; a reconnection happens in here."""
+    total_s: float | None = None
+    """From entering the stream to its end."""
 
 
 class Stream:
     """Enter it to send the request; read it from one task; leaving it early cancels the request on the server."""
 
     def __init__(
-        self, link: "Link", generate: Generate, *, timeouts: Timeouts, can_continue: bool, max_retries: int
+        self, live: LiveStreams, generate: Generate, *, timeouts: Timeouts, can_continue: bool, max_retries: int
     ) -> None:
-        self._link = link
-        self._ledger = Ledger(generate, can_continue=can_continue)
+        self._live = live
+        self._state = StreamState(generate, can_continue=can_continue)
         self._timeouts = timeouts
-        self._arrived = asyncio.Event()
         self._entered_at = 0.0
         self._num_retries_left = max_retries
-        self._has_left = False
         self.request_id = generate.id
         """The request's id on the wire and in the server's log."""
 
@@ -45,7 +54,7 @@ class Stream:
         """
         self._entered_at = asyncio.get_running_loop().time()
         try:
-            await self._link.attach(self)
+            await self._live.attach(self._state)
         except BaseException:
             await self._leave()
             raise
@@ -78,43 +87,39 @@ class Stream:
         Raises APIStatusError if the request fails, APIConnectionError if the connection is lost for good,
         APITimeoutError if a timeout passes. Safe to cancel: no event is lost.
         """
-        if self._ledger.is_done or self._has_left:
+        if self._state.is_over:
             return None
-        if credit := self._ledger.grant():  # before waiting: once an item is taken nothing may be awaited
-            await self._link.send(credit)
-        return await self._next_item()
-
-    @property
-    def result(self) -> Result:
-        """What the caller has taken so far; complete once `finish_reason` is set."""
-        return self._ledger.result(has_left=self._has_left)
-
-    async def _leave(self) -> None:
-        if not self._ledger.is_done:
-            self._has_left = True
-        if self.is_live:
-            await self._link.detach(self)
-
-    async def _next_item(self) -> StreamItem:
+        if credit := self._state.grant():  # before waiting: once an item is taken nothing may be awaited
+            await self._live.send(credit)
         while True:
             await self._wait_for_item()
-            item = self._ledger.take()
+            item = self._state.take()
             if not isinstance(item, APIError):
                 return item
             await self._retry_or_raise(item)
 
+    @property
+    def result(self) -> Result:
+        """What the caller has taken so far; complete once `finish_reason` is set."""
+        return self._state.result()
+
+    async def _leave(self) -> None:
+        self._state.leave()
+        if self._state.is_live:
+            await self._live.detach(self._state)
+
     async def _wait_for_item(self) -> None:
-        if not self._ledger.is_empty:
+        if not self._state.is_empty:
             return
         now = asyncio.get_running_loop().time()
         moment, words = min(self._limits(now), default=(None, ""))
-        while self._ledger.is_empty:
-            self._arrived.clear()
+        while self._state.is_empty:
+            self._state.arrived.clear()
             try:
                 async with asyncio.timeout_at(moment):
-                    await self._arrived.wait()
+                    await self._state.arrived.wait()
             except TimeoutError:
-                if self._ledger.is_empty:
+                if self._state.is_empty:
                     raise APITimeoutError(f"no answer within {words}", request_id=self.request_id) from None
 
     def _limits(self, now: float) -> list[tuple[float, str]]:
@@ -123,7 +128,7 @@ class Stream:
         limits = []
         if timeouts.total_s is not None:
             limits.append((self._entered_at + timeouts.total_s, f"the total timeout of {timeouts.total_s:g} s"))
-        if self._ledger.has_first_token:
+        if self._state.has_first_token:
             if timeouts.idle_s is not None:
                 limits.append((now + timeouts.idle_s, f"the idle timeout of {timeouts.idle_s:g} s"))
         elif timeouts.first_token_s is not None:
@@ -137,42 +142,13 @@ class Stream:
         hint_ms = _DEFAULT_RETRY_MS if error.retry_after_ms is None else error.retry_after_ms
         wait_s = hint_ms / 1000 * _draw.uniform(1, 1.5)  # all who were refused at once shall not come back at once
         is_late = any(now + wait_s > moment for moment, _ in self._limits(now))
-        is_busy = isinstance(error, OverloadedError) and error.code == "overloaded" and self._ledger.nothing_came
+        is_busy = isinstance(error, OverloadedError) and error.code == "overloaded" and self._state.nothing_came
         if not is_busy or is_late or self._num_retries_left == 0:
             raise error
         self._num_retries_left -= 1
         await asyncio.sleep(wait_s)
-        await self._link.attach(self)
-        self._ledger.drop_refusal()
-
-    # ---- the link's side --------------------------------------------------------------------------------------------
-
-    @property
-    def is_live(self) -> bool:
-        """The server may still send events of it."""
-        return not self._ledger.has_ended
-
-    @property
-    def is_wanted(self) -> bool:
-        """Someone still reads it: after a reconnection it goes on."""
-        return self.is_live and not self._has_left
-
-    def open(self) -> StreamCommand | None:
-        """What to send on a new connection, if anything."""
-        command = self._ledger.open()
-        self._arrived.set()
-        return command
-
-    def receive(self, event: StreamItem | Failed) -> StreamCommand | None:
-        """Take one event; returns what must be sent in answer, if anything."""
-        answer = self._ledger.receive(event)
-        self._arrived.set()
-        return answer
-
-    def fail(self, error: APIError) -> None:
-        """End: nothing more will come."""
-        self._ledger.fail(error)
-        self._arrived.set()
+        await self._live.attach(self._state)
+        self._state.drop_refusal()
 
 
 class Events:

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import termios
-from collections.abc import AsyncIterable, AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 from client.errors import APIError
+from client.stream import Stream
 
 _CONTROL = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 """What a model must not send to a terminal: escape sequences begin with one of these."""
@@ -33,13 +34,14 @@ class Screen:
         """A piece of the model's text, at once."""
         print(text.translate(_CONTROL) if self._is_terminal else text, end="", flush=True)
 
-    async def stream(self, pieces: AsyncIterable[str]) -> None:
-        """A whole answer as it comes; its line is ended although it may break off."""
+    async def show(self, stream: Stream) -> None:
+        """Run a generation and show its text as it comes; its line is ended although it may break off."""
         begun = False
         try:
-            async for text in pieces:
-                self.answer(text)
-                begun = True
+            async with stream:
+                async for text in stream:
+                    self.answer(text)
+                    begun = True
         except APIError:
             if begun:
                 self.line()

@@ -1,11 +1,10 @@
 """`python -m client bench`: offers load, prints the block that serving benchmarks print, saves the same figures.
 
-Read next: `client.bench.requests` (what is asked), `client.bench.load` (when), `client.bench.metrics` (the figures).
+Read next: `client.bench.load` (what is asked, and when), `client.bench.metrics` (the figures).
 """
 
 import argparse
 import math
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -16,25 +15,23 @@ from typing import Any, get_args
 
 import msgspec
 
-from client.bench.load import Ask, Load
-from client.bench.metrics import REFUSALS, measure
-from client.bench.outcome import Outcome
-from client.bench.report import report
-from client.bench.requests import (
+from client.bench.load import (
     SHAREGPT_LEN,
+    Ask,
     BenchRequest,
     Distribution,
     Lengths,
+    Load,
     arrivals,
     make_requests,
     read_requests,
 )
-from client.bench.stream import StreamTarget
-from client.bench.targets import ResponsesTarget
+from client.bench.metrics import REFUSALS, RequestRecord, measure, report
+from client.bench.targets import ResponsesTarget, StreamTarget
 from client.client import Client
 from client.errors import BadRequestError
-from client.readiness import wait_until_ready
-from client.settings import Timeouts
+from client.stream import Timeouts
+from client.terminal import complain
 
 _GOALS = ("ttft", "tpot", "e2el")
 
@@ -80,9 +77,9 @@ async def run_bench(flags: argparse.Namespace) -> int:
         raise BadRequestError(f"--request-rate is {flags.request_rate:g}; it must be more than 0")
     timeouts = Timeouts(first_token_s=None, idle_s=None)
     async with Client(flags.url, flags.api_key, timeouts=timeouts, resume=False, max_retries=0) as client:
-        await wait_until_ready(client, limit_s=flags.wait, say=lambda text: print(text, file=sys.stderr))
+        await client.wait_until_ready(limit_s=flags.wait, say=complain)
         models = await client.models()
-        outcomes, duration_s = await _offer(flags, client, requests)
+        records, duration_s = await _offer(flags, client, requests)
     figures = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "backend": f"tokenstage-{flags.dialect}",
@@ -90,31 +87,29 @@ async def run_bench(flags: argparse.Namespace) -> int:
         "num_prompts": len(requests),
         "request_rate": flags.request_rate if math.isfinite(flags.request_rate) else "inf",
         "max_concurrency": flags.max_concurrency,
-        **measure(outcomes, duration_s=duration_s, goals=goals),
+        **measure(records, duration_s=duration_s, goals=goals),
     }
     print(report(figures))
     if flags.save:
         flags.save.write_bytes(msgspec.json.format(msgspec.json.encode(figures)) + b"\n")
-    return _tell_faults(outcomes)
+    return _tell_faults(records)
 
 
 async def _offer(
     flags: argparse.Namespace, client: Client, requests: Sequence[BenchRequest]
-) -> tuple[list[Outcome], float]:
+) -> tuple[list[RequestRecord], float]:
     clock = time.perf_counter
     async with AsyncExitStack() as stack:
         ask: Ask
         if flags.dialect == "stream":
             await client.connect()
-            target = StreamTarget(client, temperature=flags.temperature, ignore_eos=flags.ignore_eos, clock=clock)
-            ask = target.ask
+            ask = StreamTarget(client, temperature=flags.temperature, ignore_eos=flags.ignore_eos, clock=clock).ask
         else:
-            responses = ResponsesTarget(client.endpoint, temperature=flags.temperature, clock=clock)
-            ask = (await stack.enter_async_context(responses)).ask
+            ask = ResponsesTarget(client.endpoint, stack, temperature=flags.temperature, clock=clock).ask
         load = Load(ask, max_concurrency=flags.max_concurrency, clock=clock)
         start = clock()
-        outcomes = await load.offer(requests, arrivals(len(requests), flags.request_rate, seed=flags.seed))
-        return outcomes, clock() - start
+        records = await load.offer(requests, arrivals(len(requests), flags.request_rate, seed=flags.seed))
+        return records, clock() - start
 
 
 def read_goals(texts: Sequence[str]) -> dict[str, float]:
@@ -165,8 +160,8 @@ def _draw_requests(flags: argparse.Namespace) -> list[BenchRequest]:
     return make_requests(distribution, lengths, num_requests=num_requests, vocab_size=flags.vocab_size, seed=flags.seed)
 
 
-def _tell_faults(outcomes: Sequence[Outcome]) -> int:
-    faults: Counter[Any] = Counter((one.code, one.message) for one in outcomes if one.code is not None)
+def _tell_faults(records: Sequence[RequestRecord]) -> int:
+    faults: Counter[Any] = Counter((one.code, one.message) for one in records if one.code is not None)
     for (code, message), count in faults.most_common(5):
-        print(f"{count} x {code}: {message}", file=sys.stderr)
+        complain(f"{count} x {code}: {message}")
     return int(any(code not in REFUSALS for code, _ in faults))

@@ -200,7 +200,7 @@ async def test_an_id_that_is_live_is_a_conflict_and_leaves_the_first_stream_alon
     ):
         with pytest.raises(ConflictError):
             await client.generate(prompt="b", id="same")
-        await client._link.send(Credit(id="same", tokens=1))  # the script goes on only if no cancel came before
+        await client._live.send(Credit(id="same", tokens=1))  # the script goes on only if no cancel came before
         assert [text async for text in stream] == []
     assert stream.result.finish_reason == "stop"
 
@@ -223,7 +223,7 @@ async def test_leaving_a_stream_early_cancels_it_and_keeps_what_was_read() -> No
         await cancelled.wait()
         assert (stream.result.text, stream.result.finish_reason) == ("Hel", "cancelled")
         assert (await client.generate(prompt="Hi")).text == "Hello"
-        assert client._link._streams == {}
+        assert client._live._streams == {}
 
 
 async def test_a_cancelled_task_cancels_its_request() -> None:
@@ -589,7 +589,7 @@ async def test_no_task_and_no_future_is_left_behind() -> None:
     before = asyncio.all_tasks()
     async with FakeServer(answer_hello) as server, Client(server.url) as client:
         await asyncio.gather(*(client.generate(prompt="Hi") for _ in range(50)))
-        assert client._link._streams == {}
+        assert client._live._streams == {}
     gc.collect()
     assert asyncio.all_tasks() == before
 

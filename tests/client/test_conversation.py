@@ -3,13 +3,14 @@ from pathlib import Path
 
 import pytest
 
-from client.chat_commands import run_command
-from client.conversation import Conversation
+from client.conversation import Conversation, run_command
 from protocol.wire import ChatMessage
 
 
 def run(line: str, conversation: Conversation | None = None) -> str:
-    return run_command(line, conversation or Conversation(), stats="").text
+    text = run_command(line, conversation or Conversation(), stats="")
+    assert text is not None
+    return text
 
 
 def test_help_lists_every_command() -> None:
@@ -18,8 +19,8 @@ def test_help_lists_every_command() -> None:
 
 
 def test_bye_ends_and_nothing_else_does() -> None:
-    assert run_command("/bye", Conversation(), stats="").ends
-    assert not run_command("/help", Conversation(), stats="").ends
+    assert run_command("/bye", Conversation(), stats="") is None
+    assert run_command("/help", Conversation(), stats="") is not None
 
 
 def test_the_system_prompt_comes_first_and_can_be_removed() -> None:
@@ -67,7 +68,9 @@ def test_what_is_saved_is_loaded_again(tmp_path: Path) -> None:
     conversation.answered("Hello\u2026")
     assert run(f"/save {file}", conversation) == f"saved 2 turns to {file}"
     assert json.loads(file.read_text())["turns"][1] == {"role": "assistant", "content": "Hello\u2026"}
-    assert run_command(f"/load {file}", Conversation(), stats="").conversation == conversation
+    loaded = Conversation()
+    run(f"/load {file}", loaded)
+    assert loaded == conversation
 
 
 def test_a_file_that_is_no_chat_is_refused(tmp_path: Path) -> None:
@@ -93,4 +96,4 @@ def test_a_question_without_an_answer_is_taken_back() -> None:
 
 def test_stats_before_any_answer_say_so() -> None:
     assert run("/stats") == "no answer yet"
-    assert run_command("/stats", Conversation(), stats="7 tokens").text == "7 tokens"
+    assert run_command("/stats", Conversation(), stats="7 tokens") == "7 tokens"

@@ -65,6 +65,6 @@ async def test_no_token_is_lost_or_repeated_however_the_connection_is_cut(seed: 
             return stream.result.text
 
         texts = await asyncio.gather(*(read(draw.randint(1, 40)) for _ in range(NUM_STREAMS)))
-        assert client._link._streams == {}
+        assert client._live._streams == {}
     assert texts == ["".join(f"<{index}>" for index in range(NUM_TOKENS))] * NUM_STREAMS
     assert server.num_cuts > 0

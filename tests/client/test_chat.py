@@ -1,5 +1,5 @@
-from client.answer_stats import AnswerStats
-from client.result import Result
+from client import Result
+from client.chat import AnswerStats
 from protocol.messages import Timing, Usage
 
 
