@@ -66,18 +66,12 @@ CONNECT_TIMEOUT_S = 10.0
 """Children start together: the slowest to import must not be taken for dead."""
 
 
-class Place(Struct, frozen=True):
-    """What every child is told."""
+class ChildSpec(Struct, frozen=True, tag=True):
+    """What every child process is told about itself, by its line to the node."""
 
     run_dir: str
     node_pid: int
     process: ProcessConfig
-
-
-class ChildSpec(Struct, frozen=True, tag=True):
-    """Base of what a child process is told about itself, by its line to the node."""
-
-    place: Place
 
 
 class SchedulerSpec(ChildSpec, frozen=True):
@@ -116,12 +110,11 @@ def main() -> None:
         spec = msgspec.json.decode(line.receive_spec(), type=AnySpec)
     except EOFError:
         sys.exit(1)  # the node has ended already
-    die_with(spec.place.node_pid)
+    die_with(spec.node_pid)
     if isinstance(spec, WorkerSpec) and spec.config.cores:
         os.sched_setaffinity(0, spec.config.cores)  # before any library has started or counted its threads
-    process = spec.place.process
-    configure_logging(process.log_level, process.log_format, name)
-    code = run(_Child(name, spec, line).live(), process.loop)
+    configure_logging(spec.process.log_level, spec.process.log_format, name)
+    code = run(_Child(name, spec, line).live(), spec.process.loop)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # the device's thread and its libraries have nothing to save
@@ -133,7 +126,7 @@ class _Child:
     def __init__(self, name: str, spec: AnySpec, line: NodeLine) -> None:
         self._name = name
         self._spec = spec
-        self._run_dir = Path(spec.place.run_dir)
+        self._run_dir = Path(spec.run_dir)
         self._line = line
         self._clock = RealClock()
         self._refusals: asyncio.Queue[str] = asyncio.Queue()  # the first one ends this process
@@ -178,22 +171,18 @@ class _Child:
 
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         return WorkerActor(
-            spec.config, partial(open_device, spec.config), self._ref("scheduler"), on_progress=self._worker_progressed
+            spec.config,
+            partial(open_device, spec.config),
+            self._ref("scheduler"),
+            on_progress=lambda fraction: self._line.report(Progressed(fraction)),
         )
-
-    def _worker_progressed(self, fraction: float) -> None:
-        self._line.report(Progressed(fraction))
 
     def _ref(self, name: str) -> RemoteRef[Any]:
         ref = ref_to(self._run_dir, name, self._inbox)
         self._refs.append(ref)
         return ref
 
-    async def _host(
-        self,
-        actor: Actor[InboxT],
-        inbox: Any,  # noqa: ANN401 - a union is no type[InboxT]
-    ) -> int:
+    async def _host(self, actor: Actor[InboxT], inbox: Any) -> int:  # noqa: ANN401 - a union is no type[InboxT]
         self._runner = Runner(actor, name=self._name, capacity=CAPACITIES[self._name.partition(":")[0]])
         metrics = RuntimeMetrics(actor.registry, self._name, lambda: self._runner.mailbox.depth)
         gc.collect()

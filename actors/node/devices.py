@@ -20,7 +20,6 @@ from msgspec import Struct
 from actors.node.settings import ConfigError
 
 KINDS = ("cuda", "cpu", "emu", "counting")
-Role = Literal["mixed"]
 DRIVER = "libcuda.so.1"
 GENERATIONS = (8, 9, 10)
 """Compute capabilities, without the minor number, that kernels are compiled for: A100 to B200."""
@@ -37,7 +36,7 @@ log = structlog.get_logger()
 class Group(Struct, frozen=True):
     """The devices that run one plan in lockstep."""
 
-    role: Role
+    role: Literal["mixed"]
     devices: tuple[str, ...]
     """In rank order."""
 
@@ -55,11 +54,13 @@ class Group(Struct, frozen=True):
 def read_groups(devices: str | None, topology: str | None, tp: int | None) -> tuple[Group, ...]:
     """All groups, in order; without `tp` and `topology` each device is one, until a size is chosen for the model.
 
-    Raises ConfigError for what is malformed, contradictory or not in this version.
+    Without `devices` they are all GPUs that can be used, else the CPU. Raises ConfigError for what is malformed,
+    contradictory or not in this version.
     """
     if topology is None:
-        named = default_devices() if devices is None else _read_devices(devices, "--devices")
-        return grouped(named, tp or 1)
+        if devices is not None:
+            return grouped(_read_devices(devices, "--devices"), tp or 1)
+        return grouped(tuple(f"cuda:{index}" for index in find_gpus().usable) or ("cpu:0",), tp or 1)
     groups = tuple(_read_group(entry.strip()) for entry in topology.split(";"))
     members = [device for group in groups for device in group.devices]
     _check_distinct(members, "--topology")
@@ -70,11 +71,6 @@ def read_groups(devices: str | None, topology: str | None, tp: int | None) -> tu
         if tp is not None and group.size != tp:
             raise ConfigError(f"--tp: {tp}, but --topology has a group of {group.size} ({group.label}); leave it out")
     return groups
-
-
-def default_devices() -> tuple[str, ...]:
-    """Every GPU that can be used, else the CPU."""
-    return tuple(f"cuda:{index}" for index in find_gpus().usable) or ("cpu:0",)
 
 
 def grouped(devices: tuple[str, ...], size: int) -> tuple[Group, ...]:

@@ -63,25 +63,20 @@ def printed_plan(config: NodeConfig, model: ModelInfo) -> str:
 def compare(config: NodeConfig, model: ModelInfo) -> Plan:
     """Compare all sizes of groups of the devices."""
     spec = read_spec(Path(model.folder))
-    kinds = {device.partition(":")[0] for device in config.devices}
-    kind = kinds.pop()
-    if kinds:
-        return _replicas(config, model, spec, "devices of several kinds cannot share out one model")
-    if kind not in {"cpu", "cuda"}:
-        return _replicas(config, model, spec, f"{kind} devices are for tests: how long they take says nothing")
-    try:
-        result = run_trial(_trial(config, model, spec, kind))
-    except TrialError as error:
-        log.warning("the devices could not be timed; --tp sets the size", reason=str(error))
-        result = None
+    kind, *others = {device.partition(":")[0] for device in config.devices}
+    replicas = "devices of several kinds cannot share out one model" if others else ""
+    if not others and kind not in {"cpu", "cuda"}:
+        replicas = f"{kind} devices are for tests: how long they take says nothing"
+    result = None
+    if not replicas:
+        try:
+            result = run_trial(_trial(config, model, spec, kind))
+        except TrialError as error:
+            log.warning("the devices could not be timed; --tp sets the size", reason=str(error))
     wanted = _wanted(config, model, spec, item_bytes(config) if result is None else result.item_bytes)
-    tried = candidates(len(config.devices), wanted, _memory(kind, result), () if result is None else result.paces)
-    return Plan(tried, choose(tried))
-
-
-def _replicas(config: NodeConfig, model: ModelInfo, spec: ModelSpec, reason: str) -> Plan:
-    wanted = _wanted(config, model, spec, item_bytes(config))
-    return Plan(candidates(len(config.devices), wanted, None), Choice(1, reason))
+    memory = None if replicas else _memory(kind, result)
+    tried = candidates(len(config.devices), wanted, memory, () if result is None else result.paces)
+    return Plan(tried, Choice(1, replicas) if replicas else choose(tried))
 
 
 def _trial(config: NodeConfig, model: ModelInfo, spec: ModelSpec, kind: str) -> Trial:
@@ -109,9 +104,7 @@ def _wanted(config: NodeConfig, model: ModelInfo, spec: ModelSpec, item_bytes: i
         spec=spec,
         value_bytes=QUANTIZED_BYTES.get(config.device.quantization, item_bytes),
         item_bytes=item_bytes,
-        page_size=config.device.page_size,
-        num_pages=config.device.num_pages,
-        kv_memory=config.device.kv_memory,
+        device=config.device,
         max_running=config.scheduler.max_running,
         max_model_len=model.max_model_len,
     )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from cuda.check.trials.trial import Pace, moved_bytes
+from cuda.devices.device import DeviceSettings
 from cuda.models.kv import KvLayout, PoolRequest, choose_num_pages
 from cuda.models.layout import EMBEDDING, held_ranges
 from cuda.models.shard import Shard, split
@@ -32,11 +33,8 @@ class Wanted:
     """Of a weight."""
     item_bytes: int
     """Of a value in the KV pool, and of an activation that ranks exchange."""
-    page_size: int
-    num_pages: int | None
-    """Of the KV pool, if somebody said."""
-    kv_memory: int | None
-    """Bytes of the KV pool, if somebody said."""
+    device: DeviceSettings
+    """Pages of the KV pool, and how many, if somebody said."""
     max_running: int
     max_model_len: int
     """Tokens of one request: there must be room for it, if nobody said how large the pool is."""
@@ -130,8 +128,8 @@ def candidates(
             found.append(Candidate(size, num_groups, shards))
             continue
         room = None if memory is None else find_room(shards, num_groups, wanted, memory)
-        lack = "" if room is None else room.lack
-        found.append(_timed(Candidate(size, num_groups, lack, room), wanted, shards, by_size.get(size)))
+        candidate = Candidate(size, num_groups, "" if room is None else room.lack, room)
+        found.append(_timed(candidate, wanted, shards, by_size[size]) if size in by_size else candidate)
     return tuple(found)
 
 
@@ -162,9 +160,7 @@ def exchange_time(size: int, wanted: Wanted, pace: Pace) -> float:
     return (num_sums + 1) * pace.latency_s + (sums + logits) / pace.link_bytes_per_s
 
 
-def _timed(candidate: Candidate, wanted: Wanted, shards: Sequence[Shard], pace: Pace | None) -> Candidate:
-    if pace is None:
-        return candidate
+def _timed(candidate: Candidate, wanted: Wanted, shards: Sequence[Shard], pace: Pace) -> Candidate:
     return replace(
         candidate,
         hindrance=candidate.hindrance or pace.hindrance,
@@ -187,7 +183,7 @@ def read_values(spec: ModelSpec, shard: Shard) -> int:
 def find_room(shards: Sequence[Shard], num_groups: int, wanted: Wanted, memory: Memory) -> Room:
     """Lay out `num_groups` groups of these ranks each."""
     weights = [round(held_values(wanted.spec, shard) * wanted.value_bytes) for shard in shards]
-    layouts = [KvLayout.of(shard.spec(wanted.spec), wanted.page_size, wanted.item_bytes) for shard in shards]
+    layouts = [KvLayout.of(shard.spec(wanted.spec), wanted.device.page_size, wanted.item_bytes) for shard in shards]
     page_bytes = [layout.page_bytes for layout in layouts]
     own = [memory.free_bytes - held - memory.reserve_bytes for held in weights]
     free = [memory.free_bytes // len(shards)] * len(shards) if memory.is_shared else own
@@ -195,21 +191,19 @@ def find_room(shards: Sequence[Shard], num_groups: int, wanted: Wanted, memory: 
         _num_pages(layout, wanted, layout.page_bytes / sum(page_bytes), rank_free, memory.pool_share)
         for layout, rank_free in zip(layouts, free, strict=True)
     )
-    is_given = wanted.num_pages is not None or wanted.kv_memory is not None
-    needed_pages = pages if is_given else -(-wanted.max_model_len // wanted.page_size)
+    is_given = wanted.device.num_pages is not None or wanted.device.kv_memory is not None
+    needed_pages = pages if is_given else -(-wanted.max_model_len // wanted.device.page_size)
     if memory.is_shared:
         group_bytes = sum(weights) + needed_pages * sum(page_bytes) + len(shards) * memory.reserve_bytes
         needed = float(num_groups * group_bytes)
     else:
         share = 1 if is_given else memory.pool_share
-        needed = max(
-            held + memory.reserve_bytes + needed_pages * each / share
-            for held, each in zip(weights, page_bytes, strict=True)
-        )
+        pools = [needed_pages * each / share for each in page_bytes]
+        needed = max(map(sum, zip(weights, pools, strict=True))) + memory.reserve_bytes
     lack = "" if pages else "its KV pool has no room for a page"
     if needed > memory.free_bytes:
         lack = f"needs {needed / GIB:.1f} of {memory.free_bytes / GIB:.1f} GiB"
-    return Room(max(weights), pages * wanted.page_size, lack)
+    return Room(max(weights), pages * wanted.device.page_size, lack)
 
 
 def _sizes(spec: ModelSpec, shard: Shard) -> dict[str, int]:
@@ -218,8 +212,8 @@ def _sizes(spec: ModelSpec, shard: Shard) -> dict[str, int]:
 
 def _num_pages(layout: KvLayout, wanted: Wanted, share_of_given: float, free_bytes: int, pool_share: float) -> int:
     """As the device will choose; 0 where it will fail."""
-    given = None if wanted.kv_memory is None else int(wanted.kv_memory * share_of_given)
-    request = PoolRequest(wanted.num_pages, given, wanted.max_running * wanted.max_model_len)
+    given = None if wanted.device.kv_memory is None else int(wanted.device.kv_memory * share_of_given)
+    request = PoolRequest(wanted.device.num_pages, given, wanted.max_running * wanted.max_model_len)
     try:
         return choose_num_pages(layout, request, free_bytes, pool_share)
     except ValueError:

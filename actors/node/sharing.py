@@ -114,13 +114,11 @@ def worker_configs(
 
 def environment_of(worker: WorkerConfig) -> Mapping[str, str]:
     """Return what must be in a worker's environment before torch is imported there."""
-    num_threads = str(worker.device_config.num_threads)
+    libraries = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
     return {
         **OFFLINE,
+        **dict.fromkeys(libraries, str(worker.device_config.num_threads)),
         "OMP_WAIT_POLICY": "PASSIVE",  # a spinning team is several times slower beside one busy neighbour
-        "OMP_NUM_THREADS": num_threads,
-        "MKL_NUM_THREADS": num_threads,
-        "NUMBA_NUM_THREADS": num_threads,
     }
 
 
@@ -155,10 +153,8 @@ def _check_pools(config: NodeConfig, spec: ModelSpec) -> None:
     available = available_memory() // len(groups)
     if num_pages * needed > available:
         most = available // needed if given_bytes is None else available
-        raise ConfigError(
-            f"{setting}: {num_pages * needed:,} bytes for each KV pool are more than the free memory; "
-            f"use less than {most}"
-        )
+        asked = f"{num_pages * needed:,} bytes for each KV pool"
+        raise ConfigError(f"{setting}: {asked} are more than the free memory; use less than {most}")
 
 
 def _shared(config: NodeConfig) -> Iterator[tuple[int, Group]]:

@@ -131,14 +131,12 @@ def _served_name(config: NodeConfig) -> str:
 
 def open_listener(config: NodeConfig) -> socket.socket:
     """Bind and listen on the configured address. Raises ConfigError when that cannot be."""
+    host, port = config.host, config.port
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror as error:
-        raise ConfigError(
-            f"--host: {config.host} is no address of this machine: {error.strerror}; use 127.0.0.1"
-        ) from None
+        raise ConfigError(f"--host: {host} is no address of this machine: {error.strerror}; use 127.0.0.1") from None
+    family, kind, protocol, _, address = found[0]
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -146,9 +144,8 @@ def open_listener(config: NodeConfig) -> socket.socket:
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        where = f"{config.host}:{config.port}"
         mend = "use another --port, or 0 for a free one"
-        raise ConfigError(f"--port: cannot listen on {where}: {os.strerror(error.errno or 0)}; {mend}") from None
+        raise ConfigError(f"--port: cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}; {mend}") from None
     return listener
 
 

@@ -81,7 +81,9 @@ class Supervision:
                     self._remove_ready_file()
 
     async def _live(self) -> int:
-        event = await self._load()
+        with self._display:
+            await self._start_children()
+            event = await self._events.get()
         if event is Moment.READY:
             self._announce()
             event = await self._events.get()
@@ -91,23 +93,20 @@ class Supervision:
             return await self._collapse(event)
         return 0  # a signal while loading: nobody is served yet
 
-    async def _load(self) -> Moment | signal.Signals | Death:
-        with self._display:
-            await self._start_children()
-            return await self._events.get()
-
     async def _start_children(self) -> None:
         """Workers first: they take longest. Leaving the supervisor stops them last."""
         config, model = self._config, self._model
-        place = children.Place(str(self._run_dir), os.getpid(), config.process)
+        place = (str(self._run_dir), os.getpid(), config.process)
         start = partial(self._children.start, module=CHILD_MODULE)
         workers = self._workers
         for name, worker in zip(children.worker_names(len(workers)), workers, strict=True):
-            await start(name, children.WorkerSpec(place, worker), environment=sharing.environment_of(worker))
-        scheduler = children.SchedulerSpec(place, config.scheduler, model, tuple(group.size for group in config.groups))
+            await start(name, children.WorkerSpec(*place, worker), environment=sharing.environment_of(worker))
+        scheduler = children.SchedulerSpec(
+            *place, config.scheduler, model, tuple(group.size for group in config.groups)
+        )
         await start("scheduler", scheduler, environment=sharing.OFFLINE)
         descriptor = self._listener.fileno()
-        ingress = children.IngressSpec(place, config.ingress, model, len(workers), descriptor)
+        ingress = children.IngressSpec(*place, config.ingress, model, len(workers), descriptor)
         await start("ingress", ingress, environment=sharing.OFFLINE, descriptors=[descriptor])
 
     def _on_report(self, name: str, report: ChildReport) -> None:

@@ -3,13 +3,13 @@
 import msgspec
 import pytest
 
-from actors.node.children import AnySpec, IngressSpec, Place, SchedulerSpec, WorkerSpec, grouped_worker_names
+from actors.node.children import AnySpec, IngressSpec, SchedulerSpec, WorkerSpec, grouped_worker_names
 from actors.node.config import ProcessConfig, resolve
 from actors.node.sharing import worker_configs
 from protocol.model_info import ModelInfo
 
 MODEL = ModelInfo(name="m", folder="/m", vocab_size=10, max_model_len=100, eos_token_ids=(1,))
-PLACE = Place("/run/x", 1, ProcessConfig())
+PLACE = ("/run/x", 1, ProcessConfig())
 EXTREMES = (
     ["--kv-memory", "900GiB", "--max-message-bytes", "1GiB", "--resume-ttl", "24h", "--drain-timeout", "24h"],
     [
@@ -30,9 +30,9 @@ EXTREMES = (
 def test_every_accepted_setting_reaches_the_children(flags: list[str]) -> None:
     config = resolve(flags, {}).config
     specs = (
-        SchedulerSpec(PLACE, config.scheduler, MODEL, (1,)),
-        IngressSpec(PLACE, config.ingress, MODEL, 1, 7),
-        *(WorkerSpec(PLACE, worker) for worker in worker_configs(config, MODEL)),
+        SchedulerSpec(*PLACE, config.scheduler, MODEL, (1,)),
+        IngressSpec(*PLACE, config.ingress, MODEL, 1, 7),
+        *(WorkerSpec(*PLACE, worker) for worker in worker_configs(config, MODEL)),
     )
     for spec in specs:
         assert msgspec.msgpack.decode(msgspec.msgpack.encode(spec), type=AnySpec) == spec

@@ -21,6 +21,7 @@ from actors.node.prediction import (
     sizes_of,
 )
 from cuda.check.trials.trial import Pace
+from cuda.devices.device import DeviceSettings
 from cuda.models.config import parse_spec
 from cuda.models.shard import split
 from cuda.models.spec import ModelSpec
@@ -57,9 +58,7 @@ def wanted(*, num_pages: int | None = None, kv_memory: int | None = None, max_mo
         spec=spec(),
         value_bytes=4,
         item_bytes=4,
-        page_size=PAGE_SIZE,
-        num_pages=num_pages,
-        kv_memory=kv_memory,
+        device=DeviceSettings(page_size=PAGE_SIZE, num_pages=num_pages, kv_memory=kv_memory),
         max_running=8,
         max_model_len=max_model_len,
     )
