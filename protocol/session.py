@@ -1,8 +1,9 @@
 """The seam between a socket and a dialect: frames in, commands out; events in, frames out. No I/O, no clock.
 
-Two implementations: `protocol.native.session.NativeSession` and `protocol.responses.ResponsesSession`. After every call
-of `receive_frame` or `send_event` a connection drains `take_commands` and `take_frames`, in that order.
-`take_refusals` is for whoever counts. Below stands what both share: reading any bytes, and which ids are in use.
+Two implementations: `protocol.native.session.NativeSession` and `protocol.responses.ResponsesSession`. What a frame or
+an event commands is handed back at once, at most one command each; frames gather until `take_frames`, so that those of
+a tick leave together, and `take_refusals` is for whoever counts. Below stands what both share: which ids are in use,
+and reading any bytes.
 """
 
 from abc import ABC, abstractmethod
@@ -10,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from protocol.errors import ErrorCode, RequestError
+from protocol.errors import ErrorCode, RequestError, invalid
 from protocol.wire import SessionCommand, SessionEvent
 
 Frame = str | bytes
@@ -24,22 +25,20 @@ class Session(ABC):
     """One connection's dialect state. Nothing that arrives makes it raise: a bad frame becomes an outgoing error."""
 
     def __init__(self) -> None:
-        self._commands: list[SessionCommand] = []
+        self._ids = LiveIds()
         self._frames: list[Frame] = []
         self._refusals: list[ErrorCode] = []
 
     @abstractmethod
-    def receive_frame(self, frame: Frame) -> None:
-        """Take one complete WebSocket message: text as str, binary as bytes."""
+    def receive_frame(self, frame: Frame) -> SessionCommand | None:
+        """Take one complete WebSocket message, text as str, binary as bytes; returns what it commands."""
 
     @abstractmethod
-    def send_event(self, event: SessionEvent) -> None:
-        """Take one event of a request that this session asked for; events of unknown ids are dropped."""
+    def send_event(self, event: SessionEvent) -> SessionCommand | None:
+        """Take one event of a request that this session asked for; events of unknown ids are dropped.
 
-    def take_commands(self) -> list[SessionCommand]:
-        """Commands read so far, oldest first; each is handed out once."""
-        commands, self._commands = self._commands, []
-        return commands
+        Returns the command that has waited for this end.
+        """
 
     def take_frames(self) -> list[Frame]:
         """Frames to send, oldest first; each is handed out once."""
@@ -64,13 +63,11 @@ class LiveIds:
         """id -> muted: its terminal event is out already, the engine's own one is still to come."""
         self._ended: dict[str, None] = {}
 
-    @property
-    def is_full(self) -> bool:
-        """No further id may begin until one ends."""
-        return len(self._live) >= MAX_LIVE
-
     def begin(self, name: str) -> None:
-        """`name` runs from now on."""
+        """`name` runs from now on. Raises RequestError when no further one may, until one ends."""
+        if len(self._live) >= MAX_LIVE:
+            message = f"this connection has {MAX_LIVE:,} requests running, which is the limit"
+            raise RequestError("overloaded", message, retry_after_ms=1000)
         self._ended.pop(name, None)
         self._live[name] = False
 
@@ -106,21 +103,17 @@ def read_map(frame: Frame, encoding: Encoding) -> dict[str, object]:
     try:
         if encoding == "json":
             if not isinstance(frame, str):
-                raise _unreadable("this connection speaks JSON in text frames; a binary frame came")
+                raise invalid(None, "this connection speaks JSON in text frames; a binary frame came")
             value = msgspec.json.decode(frame)
         else:
             if isinstance(frame, str):
-                raise _unreadable("this connection speaks msgpack in binary frames; a text frame came")
+                raise invalid(None, "this connection speaks msgpack in binary frames; a text frame came")
             value = msgspec.msgpack.decode(frame)
     except RecursionError as error:
-        raise _unreadable("the frame is nested too deeply") from error
+        raise invalid(None, "the frame is nested too deeply") from error
     except (ValueError, OverflowError) as error:  # msgspec's errors are ValueErrors, and so is a lone surrogate
         reason = "it is not valid Unicode" if isinstance(error, UnicodeError) else str(error)
-        raise _unreadable(f"the frame is not valid {encoding}: {reason}") from error
+        raise invalid(None, f"the frame is not valid {encoding}: {reason}") from error
     if not isinstance(value, dict):
-        raise _unreadable("the frame is not an object")
+        raise invalid(None, "the frame is not an object")
     return value
-
-
-def _unreadable(message: str) -> RequestError:
-    return RequestError("invalid_request", message)

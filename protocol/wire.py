@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import replace
 
 from protocol.bounds import Count, PositiveCount, RequestName, Seed, Sequence63, TokenId
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, RequestError
 from protocol.messages import FinishReason, Slo, Timing, Usage
 from protocol.sampling import MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_STOP_TOKEN_IDS
 
@@ -214,6 +214,13 @@ class Failed(Event, frozen=True, kw_only=True, tag="failed"):
 StreamEvent = Hello | Accepted | Pong | Draining | Tokens | Finished | Failed
 SessionEvent = Accepted | Draining | Tokens | Finished | Failed
 """What a connection hands to its session; Hello and Pong are the session's own."""
+
+
+def failed_event(name: str | None, error: RequestError) -> Failed:
+    """The event that tells a client of `error`, about its request `name`."""
+    return Failed(
+        id=name, code=error.code, message=error.message, param=error.param, retry_after_ms=error.retry_after_ms
+    )
 
 
 def finite_logprob(logprob: WireLogprob) -> WireLogprob:

@@ -14,9 +14,8 @@ from websockets.asyncio.server import Server
 
 from actors.ingress.access import Keys
 from actors.ingress.config import IngressConfig
-from actors.ingress.connection import GOING_AWAY
+from actors.ingress.connection import GOING_AWAY, Shared
 from actors.ingress.connections import Connections
-from actors.ingress.desk import Desk
 from actors.ingress.engine import EngineProbe, EngineStatus
 from actors.ingress.http import Pages
 from actors.ingress.live_requests import ENGINE_GONE, LiveRequests
@@ -80,30 +79,31 @@ class IngressActor(Actor[IngressInbox]):
         self._on_ready = on_ready
         self._metrics = IngressMetrics(model.name)
         self.registry = self._metrics.registry
-        self._live = LiveRequests(scheduler)
         self._probe = EngineProbe(scheduler, peers)
         self._drain_by = 0.0
         self._drained: asyncio.Future[Drained] | None = None
-        self._requests: RequestReader
-        self._desk: Desk
+        self._reader: RequestReader
+        self._live: LiveRequests
         self._connections: Connections
         self._server: Server | None = None
 
     async def started(self) -> None:
-        """Read the tokenizer, open the door."""
+        """Read the tokenizer, open the server."""
         config, model = self._config, self._model
         text = await asyncio.to_thread(TextModel.load, model.folder)
         keys = Keys(config.api_keys)
-        self._requests = RequestReader(model, text, config)
-        self._desk = Desk(
+        self._reader = RequestReader(model, text, config)
+        self._live = LiveRequests(self._scheduler, self._reader, self._status)
+        shared = Shared(
+            config=config,
+            model=model,
             keys=keys,
             status=self._status,
-            requests=self._requests,
             live=self._live,
             metrics=self._metrics,
             clock=self._clock,
         )
-        self._connections = Connections(config, model, self._desk)
+        self._connections = Connections(shared)
         pages = Pages(config, model, self._status, self._probe, self._metrics)
         self._server = await open_server(config, keys, pages, self._listener, self._connections.serve)
         self.spawn(self._forward(), name="outbox")
@@ -139,7 +139,7 @@ class IngressActor(Actor[IngressInbox]):
 
     async def after_batch(self) -> None:
         """Send what this tick has brought."""
-        self._desk.flush()
+        self._live.flush()
         self._go_on_draining()
 
     async def stopped(self) -> None:
@@ -153,7 +153,7 @@ class IngressActor(Actor[IngressInbox]):
         await self._wait_closed(self._server)
         self._connections.abort()
         await self._wait_closed(self._server)
-        self._requests.close()
+        self._reader.close()
 
     def _start_drain(self, deadline_ms: int) -> "asyncio.Future[Drained]":
         """Answered once every request has ended and every socket is closed. A second Drain can only hasten it."""
@@ -173,7 +173,7 @@ class IngressActor(Actor[IngressInbox]):
             is_over = self._clock.now() >= self._drain_by
             if is_over:
                 self._fail_all("draining", "the server has shut down before this request ended")
-                self._desk.flush()
+                self._live.flush()
             if is_over or (not self._live and self._connections.are_idle):
                 self._status.is_drained = True
                 self._connections.close(GOING_AWAY, "the server is going away")
@@ -214,7 +214,7 @@ class IngressActor(Actor[IngressInbox]):
 
     def _lose_engine(self) -> None:
         self._fail_all("internal", ENGINE_GONE)
-        self._desk.flush()
+        self._live.flush()
 
     async def _wait_closed(self, server: Server) -> None:
         try:

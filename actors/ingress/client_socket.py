@@ -25,8 +25,9 @@ class ClientSocket(ServerConnection):
         super().__init__(*arguments, **options)
         self.tenant: str | None = None
         """Set while shaking hands; None: no valid key yet."""
-        self._writable = asyncio.Event()
-        self._writable.set()
+        self.writable = asyncio.Event()
+        """The client has caught up, or is gone."""
+        self.writable.set()
         self._request_line = bytearray()
         self._is_refused = False
 
@@ -39,10 +40,6 @@ class ClientSocket(ServerConnection):
     def is_writable(self) -> bool:
         """The client keeps up: less than the write limit is unsent."""
         return not self.paused
-
-    async def wait_writable(self) -> None:
-        """Wait until the client has caught up, or is gone."""
-        await self._writable.wait()
 
     def send_frames(self, frames: Sequence[Frame]) -> None:
         """Write whole messages (text for str, binary for bytes) now; dropped when the socket is closing."""
@@ -77,17 +74,17 @@ class ClientSocket(ServerConnection):
     def pause_writing(self) -> None:
         """The write buffer is full. A client that does not read may not write (its pings cost answers) either."""
         super().pause_writing()
-        self._writable.clear()
+        self.writable.clear()
         self.transport.pause_reading()
 
     def resume_writing(self) -> None:
         """The write buffer has drained."""
         super().resume_writing()
-        self._writable.set()
+        self.writable.set()
         if not self.recv_messages.paused and not self.transport.is_closing():
             self.transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nobody waits for a client that is gone."""
         super().connection_lost(exc)
-        self._writable.set()
+        self.writable.set()

@@ -1,6 +1,7 @@
 """All open connections: each one's life from handshake to close, and what is done to all of them at once.
 
-Full-policy: past `max_connections` a new one is closed with 1013.
+Full-policy: past `max_connections` a new one is closed with 1013. The path and the subprotocol agreed on say which
+dialect a connection speaks.
 """
 
 import secrets
@@ -9,13 +10,9 @@ import time
 from websockets.asyncio.server import ServerConnection
 
 from actors.ingress.client_socket import ClientSocket
-from actors.ingress.config import IngressConfig
-from actors.ingress.connection import GOING_AWAY, INTERNAL, OVERLOADED, Connection
-from actors.ingress.desk import Desk
-from actors.ingress.engine import EngineStatus
+from actors.ingress.connection import GOING_AWAY, INTERNAL, OVERLOADED, Connection, Shared
 from actors.ingress.http import VERSION
 from actors.ingress.server import RESPONSES_PATH, path_of
-from protocol.model_info import ModelInfo
 from protocol.native.session import NativeSession
 from protocol.responses import ResponsesSession
 from protocol.session import Session
@@ -25,10 +22,8 @@ from protocol.wire import MSGPACK_SUBPROTOCOL, PROTOCOL_VERSION, Hello
 class Connections:
     """`serve` is the websockets server's handler."""
 
-    def __init__(self, config: IngressConfig, model: ModelInfo, desk: Desk) -> None:
-        self._config = config
-        self._model = model
-        self._desk = desk
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
         self._open: set[Connection] = set()
 
     def __len__(self) -> int:
@@ -43,12 +38,12 @@ class Connections:
         """One connection, until it is closed."""
         if not isinstance(socket, ClientSocket):
             raise TypeError(f"a ClientSocket was expected, not {type(socket).__name__}")
-        self._desk.metrics.count_open()
+        self._shared.metrics.count_open()
         code = INTERNAL
         try:
             code = await self._run(socket)
         finally:
-            self._desk.metrics.count_close(code)
+            self._shared.metrics.count_close(code)
 
     def announce_drain(self, deadline_ms: int) -> None:
         """Tell every client."""
@@ -57,7 +52,7 @@ class Connections:
 
     def enforce_deadlines(self) -> None:
         """Part with clients that keep the server waiting."""
-        now = self._desk.clock.now()
+        now = self._shared.clock.now()
         for connection in tuple(self._open):
             connection.enforce_deadlines(now)
 
@@ -72,12 +67,11 @@ class Connections:
             connection.abort()
 
     async def _run(self, socket: ClientSocket) -> int:
-        if self._desk.status.is_drained:
+        if self._shared.status.is_drained:
             return await _turn_away(socket, GOING_AWAY, "the server is going away")
-        if len(self._open) >= self._config.max_connections:
+        if len(self._open) >= self._shared.config.max_connections:
             return await _turn_away(socket, OVERLOADED, "too many connections")
-        session = new_session(socket, self._model, self._desk.status, self._config.max_message_bytes)
-        connection = Connection(socket, session, self._desk, self._config)
+        connection = Connection(socket, new_session(socket, self._shared), self._shared)
         self._open.add(connection)
         try:
             return await connection.run()
@@ -90,18 +84,17 @@ async def _turn_away(socket: ClientSocket, code: int, reason: str) -> int:
     return code
 
 
-def new_session(socket: ClientSocket, model: ModelInfo, status: EngineStatus, max_message_bytes: int) -> Session:
+def new_session(socket: ClientSocket, shared: Shared) -> Session:
     """The session of a socket that has just shaken hands."""
+    model, max_model_len = shared.model.name, shared.status.max_model_len
     if socket.request is not None and path_of(socket.request) == RESPONSES_PATH:
-        return ResponsesSession(
-            models=(model.name,), max_model_len=status.max_model_len, new_id=_new_id, clock=time.time
-        )
+        return ResponsesSession(models=(model,), max_model_len=max_model_len, new_id=_new_id, clock=time.time)
     hello = Hello(
         protocol=PROTOCOL_VERSION,
         server=f"tokenstage/{VERSION}",
-        models=[model.name],
-        max_model_len=status.max_model_len,
-        max_message_bytes=max_message_bytes,
+        models=[model],
+        max_model_len=max_model_len,
+        max_message_bytes=shared.config.max_message_bytes,
         authenticated=socket.tenant is not None,
     )
     return NativeSession("msgpack" if socket.subprotocol == MSGPACK_SUBPROTOCOL else "json", hello=hello)

@@ -38,7 +38,7 @@ RESPONSES_PATH = "/v1/responses"
 SOCKET_PATHS = (STREAM_PATH, RESPONSES_PATH)
 
 
-class Door:
+class Handshake:
     """Decides on each request before it becomes a WebSocket."""
 
     def __init__(self, config: IngressConfig, keys: Keys, pages: Pages, *, is_loopback: bool) -> None:
@@ -47,20 +47,20 @@ class Door:
         self._pages = pages
         self._is_loopback = is_loopback
 
-    async def admit(self, connection: ServerConnection, request: Request) -> Response | None:
+    async def process_request(self, connection: ServerConnection, request: Request) -> Response | None:
         """None: go on shaking hands; else the answer."""
         path = path_of(request)
         host = _single(request, "Host")
         if self._is_loopback and not is_host_loopback(host):
             return refuse(HTTPStatus.FORBIDDEN, "this server answers to names of the loopback interface only")
         if path in SOCKET_PATHS:
-            return self._admit_socket(connection, request, host)
+            return self._process_upgrade(connection, request, host)
         is_closed = path not in OPEN_PATHS and self._keys.are_required
         if is_closed and self._keys.tenant_of(key_of_header(_single(request, "Authorization"))) is None:
             return _unauthorized()
         return await self._pages.answer(request, path)
 
-    def _admit_socket(self, connection: ServerConnection, request: Request, host: str | None) -> Response | None:
+    def _process_upgrade(self, connection: ServerConnection, request: Request, host: str | None) -> Response | None:
         if "websocket" not in ", ".join(request.headers.get_all("Upgrade")).lower():
             return refuse(HTTPStatus.UPGRADE_REQUIRED, "this path speaks WebSocket only", {"Upgrade": "websocket"})
         if not is_origin_allowed(_single(request, "Origin"), host, self._config.allowed_origins):
@@ -100,13 +100,13 @@ async def open_server(
     handler: Callable[[ServerConnection], Awaitable[None]],
 ) -> Server:
     """Serve on `listener`, closed with the server. Raises OSError or ssl.SSLError for certificates it cannot read."""
-    door = Door(config, keys, pages, is_loopback=is_address_loopback(str(listener.getsockname()[0])))
+    handshake = Handshake(config, keys, pages, is_loopback=is_address_loopback(str(listener.getsockname()[0])))
     return await serve(
         handler,
         sock=listener,
         ssl=_tls(config),
         create_connection=ClientSocket,
-        process_request=door.admit,
+        process_request=handshake.process_request,
         select_subprotocol=select_subprotocol,
         server_header="tokenstage",
         compression=None,  # a frame holds one token: deflate costs more than it saves, and memory for each connection

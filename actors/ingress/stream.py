@@ -37,7 +37,7 @@ class Stream:
         "_num_carried",
         "_num_ready",
         "_num_sent",
-        "_on_news",
+        "_on_dirty",
         "_ready",
         "_spell",
         "_terminal",
@@ -47,9 +47,9 @@ class Stream:
         "credit_advanced",
         "credit_due",
         "credit_length",
-        "has_news",
         "is_accepted",
         "is_cancelled",
+        "is_dirty",
         "return_tokens",
         "stop",
         "submit",
@@ -87,8 +87,8 @@ class Stream:
         self._ready: list[Piece] = []
         self._accepted: Accepted | None = None
         self._terminal: Finished | Failed | None = None
-        self._on_news: Callable[[Stream], None] | None = None
-        self.has_news = False
+        self._on_dirty: Callable[[Stream], None] | None = None
+        self.is_dirty = False
         """There is something to take, and whoever listens knows."""
         self._resume(submit.output_tokens)
 
@@ -117,18 +117,18 @@ class Stream:
         """What was granted in the client's stead for tokens that are not held back any more."""
         return max(0, self.credit_advanced - (len(self.tokens) - self._num_ready))
 
-    def listen(self, on_news: "Callable[[Stream], None] | None") -> None:
-        """`on_news` is called when there is something to take, once until it is taken; None: nobody listens."""
-        self._on_news = on_news
-        self.has_news = False
+    def listen(self, on_dirty: "Callable[[Stream], None] | None") -> None:
+        """`on_dirty` is called when there is something to take, once until it is taken; None: nobody listens."""
+        self._on_dirty = on_dirty
+        self.is_dirty = False
         if self._accepted is not None or self._terminal is not None:
-            self._tell()
+            self._mark()
 
     def accept(self) -> None:
         """The scheduler has queued it."""
         self.is_accepted = True
         self._accepted = Accepted(id=self.client_id, prompt_tokens=len(self.submit.prompt_tokens))
-        self._tell()
+        self._mark()
 
     def push(self, delta: TokenDelta) -> bool:
         """Take the output tokens of one step; True when they end with a stop string. Raises PartFailed for a gap."""
@@ -168,18 +168,18 @@ class Stream:
     def end(self, event: Finished | Failed) -> None:
         """Nothing comes after this."""
         self._terminal = event
-        self._tell()
+        self._mark()
 
     def take_events(self) -> list[SessionEvent]:
-        """What is to be sent next, in order; at most one Tokens. Take again while `has_news`."""
+        """What is to be sent next, in order; at most one Tokens. Take again while `is_dirty`."""
         events: list[SessionEvent] = []
         if self._accepted is not None:
             events.append(self._accepted)
             self._accepted = None
         if self._ready:
             events.append(self._take_tokens())
-        self.has_news = bool(self._ready)
-        if self._terminal is not None and not self.has_news:
+        self.is_dirty = bool(self._ready)
+        if self._terminal is not None and not self.is_dirty:
             events.append(self._terminal)
         return events
 
@@ -204,7 +204,7 @@ class Stream:
             piece = self._uncarried(piece)
         if piece.num_tokens:
             self._ready.append(piece)
-            self._tell()
+            self._mark()
 
     def _uncarried(self, piece: Piece) -> Piece:
         """The same text, without the tokens that the client holds; text of these alone waits, as no frame is empty."""
@@ -253,10 +253,10 @@ class Stream:
         top = [WireTopLogprob(token=other.token, logprob=other.logprob, text=spell(other.token)) for other in one.top]
         return WireLogprob(token=one.token, logprob=one.logprob, text=spell(one.token), top=top)
 
-    def _tell(self) -> None:
-        if not self.has_news and self._on_news is not None:
-            self.has_news = True
-            self._on_news(self)
+    def _mark(self) -> None:
+        if not self.is_dirty and self._on_dirty is not None:
+            self.is_dirty = True
+            self._on_dirty(self)
 
 
 def _unknown_part(delta: TokenDelta, known: int) -> TokenDelta:

@@ -1,17 +1,18 @@
-"""The own dialect of `/v1/stream`, sans I/O: one session for one connection; `protocol.wire` has its messages.
+"""The native dialect of `/v1/stream`, sans I/O: one session for one connection; `protocol.wire` has its messages.
 
 A `failed` with an id is terminal for that id, with two exceptions that answer the frame alone and leave a running
 request untouched: `duplicate_id` (the name is taken) and `unknown_id`. Any other bad frame about a running request ends
 that request: the client gets the `failed`, the engine a Cancel, and nothing more is said of the id. A cancel or credit
 for an id that has ended is late, not wrong, and is ignored; `unknown_id` is for names never used on this connection (or
-so long ago that they are forgotten, see `protocol.session`). Of two equal keys in one map the last counts.
+so long ago that they are forgotten, see `protocol.session.LiveIds`). Of two equal keys in one map the last counts.
 """
 
 import msgspec
 from msgspec.structs import replace
 
-from protocol.errors import RequestError
-from protocol.session import MAX_LIVE, Encoding, Frame, LiveIds, Session, read_map
+from protocol.bounds import MAX_NAME_LENGTH
+from protocol.errors import RequestError, invalid
+from protocol.session import Encoding, Frame, Session, read_map
 from protocol.validation import check_generate, read_fields, shown
 from protocol.wire import (
     Accepted,
@@ -20,15 +21,16 @@ from protocol.wire import (
     Credit,
     Draining,
     Event,
-    Failed,
     Generate,
     Hello,
     Ping,
     Pong,
     Resume,
+    SessionCommand,
     SessionEvent,
     StreamCommand,
     Tokens,
+    failed_event,
     finite_logprob,
 )
 
@@ -54,18 +56,18 @@ class NativeSession(Session):
         super().__init__()
         self._encoding: Encoding = encoding
         self._models = hello.models
-        self._ids = LiveIds()
         self._send(hello)
 
-    def receive_frame(self, frame: Frame) -> None:
+    def receive_frame(self, frame: Frame) -> SessionCommand | None:
         """Take one complete WebSocket message; a bad one becomes an outgoing `failed`."""
         name: str | None = None
         try:
             fields = read_map(frame, self._encoding)
-            name = _read_name(fields)
-            self._take(self._read_command(fields, name))
+            given = fields.get("id")
+            name = given if isinstance(given, str) and 1 <= len(given) <= MAX_NAME_LENGTH else None
+            return self._take(self._read_command(fields, name))
         except RequestError as error:
-            self._refuse(name, error)
+            return self._refuse(name, error)
 
     def send_event(self, event: SessionEvent) -> None:
         """Take one event of a live request; events of others are dropped."""
@@ -74,14 +76,9 @@ class NativeSession(Session):
                 self._send(_finite(event) if event.logprobs else event)
             return
         name = None if isinstance(event, Draining) else event.id
-        if name is None:
+        if name is None or self._ids.is_heard(name):
             self._send(event)
-            return
-        if not self._ids.is_live(name):
-            return
-        if self._ids.is_heard(name):
-            self._send(event)
-        if not isinstance(event, Accepted):
+        if name is not None and not isinstance(event, Accepted) and self._ids.is_live(name):
             self._ids.end(name)
 
     def _read_command(self, fields: dict[str, object], name: str | None) -> StreamCommand:
@@ -94,67 +91,45 @@ class NativeSession(Session):
             check_generate(command, self._models)
         return command
 
-    def _take(self, command: StreamCommand) -> None:
+    def _take(self, command: StreamCommand) -> SessionCommand | None:
         match command:
             case Ping(nonce=nonce):
                 self._send(Pong(nonce=nonce))
-            case Authenticate():
-                self._commands.append(command)
+                return None
             case Generate(id=name) | Resume(id=name):
-                if self._ids.is_full:
-                    message = f"this connection has {MAX_LIVE:,} requests running, which is the limit"
-                    raise RequestError("overloaded", message, retry_after_ms=1000)
                 self._ids.begin(name)
-                self._commands.append(command)
-            case Cancel(id=name) | Credit(id=name):
-                if self._ids.is_heard(name):
-                    self._commands.append(command)
-                elif not self._ids.was_used(name):
+            case Cancel(id=name) | Credit(id=name) if not self._ids.is_heard(name):
+                if not self._ids.was_used(name):
                     raise RequestError("unknown_id", f"id {shown(name)} was never used on this connection", param="id")
+                return None
+        return command
 
-    def _refuse(self, name: str | None, error: RequestError) -> None:
+    def _refuse(self, name: str | None, error: RequestError) -> SessionCommand | None:
+        """Answer a bad frame; one about a running request ends that, which has to be cancelled."""
+        command: Cancel | None = None
         if name is not None and error.code not in _ANSWERS_FRAME:
-            name = self._end_refused(name)
+            if self._ids.is_heard(name):
+                self._ids.mute(name)
+                command = Cancel(id=name)
+            elif self._ids.is_live(name):
+                name = None  # its last word is out: it is not named again
+            else:
+                self._ids.end(name)
         self._refusals.append(error.code)
-        self._send(
-            Failed(
-                id=name,
-                code=error.code,
-                message=error.message,
-                param=error.param,
-                retry_after_ms=error.retry_after_ms,
-            )
-        )
-
-    def _end_refused(self, name: str) -> str | None:
-        """Make the coming `failed` the last word about `name`; None if its last word is out and it may not be named."""
-        if self._ids.is_heard(name):
-            self._ids.mute(name)
-            self._commands.append(Cancel(id=name))
-            return name
-        if self._ids.is_live(name):
-            return None
-        self._ids.end(name)
-        return name
+        self._send(failed_event(name, error))
+        return command
 
     def _send(self, event: Event) -> None:
         self._frames.append(_JSON.encode(event).decode() if self._encoding == "json" else _MSGPACK.encode(event))
 
 
-def _read_name(fields: dict[str, object]) -> str | None:
-    """The id that an answer can carry, whatever else is wrong with the frame."""
-    name = fields.get("id")
-    return name if isinstance(name, str) and 1 <= len(name) <= 128 else None
-
-
 def _read_kind(fields: dict[str, object]) -> type[Generate | Cancel | Credit | Resume | Ping | Authenticate]:
     kind = fields.get("type")
     if kind is None:
-        raise RequestError("invalid_request", "type is missing; it is required", param="type")
+        raise invalid("type", "type is missing; it is required")
     known = _COMMANDS.get(kind) if isinstance(kind, str) else None
     if known is None:
-        message = f"type is {shown(kind)}; it must be one of {', '.join(_COMMANDS)}"
-        raise RequestError("invalid_request", message, param="type")
+        raise invalid("type", f"type is {shown(kind)}; it must be one of {', '.join(_COMMANDS)}")
     return known
 
 

@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from protocol.errors import RequestError
+from protocol.errors import RequestError, invalid
 from protocol.responses.answer import Answer, DialectError, Event, dialect_param, error_event
 from protocol.responses.create import Create, read_create, to_generate
-from protocol.session import MAX_LIVE, Frame, LiveIds, Session, read_map
+from protocol.session import Frame, Session, read_map
 from protocol.validation import shown
 from protocol.wire import (
     Accepted,
@@ -23,6 +23,7 @@ from protocol.wire import (
     Draining,
     Failed,
     Finished,
+    SessionCommand,
     SessionEvent,
     Tokens,
     Warm,
@@ -58,30 +59,26 @@ class ResponsesSession(Session):
         self._waiting: dict[str | None, deque[Create | RequestError]] = {}
         """One entry for each lane that runs something; what waits behind it."""
         self._answers: dict[str, Answer] = {}
-        self._ids = LiveIds()
         self._conversations = Conversations()
 
-    def receive_frame(self, frame: Frame) -> None:
+    def receive_frame(self, frame: Frame) -> SessionCommand | None:
         """Take one complete WebSocket message; a bad one becomes an outgoing `error`."""
         lane: str | None = None
         try:
             fields = read_map(frame, "json")
             if fields.get("type") == "response.cancel":
-                self._cancel(fields)
-                return
+                return self._cancel(fields.get("response_id"))
             lane = _read_lane(fields)
             work: Create | RequestError = self._read(fields, lane)
         except RequestError as error:
             work = error
-        self._enqueue(lane, work)
+        return self._enqueue(lane, work)
 
-    def send_event(self, event: SessionEvent) -> None:
-        """Take one event of a running response; events of others are dropped."""
-        if isinstance(event, Draining):
-            return
-        answer = self._answers.get(event.id or "")
+    def send_event(self, event: SessionEvent) -> SessionCommand | None:
+        """Take one event of a running response; others are dropped. An end lets the next of its lane begin."""
+        answer = None if isinstance(event, Draining) else self._answers.get(event.id or "")
         if answer is None:
-            return
+            return None
         match event:
             case Tokens():
                 self._send_all(answer.tokens(event))
@@ -90,28 +87,32 @@ class ResponsesSession(Session):
             case Finished():
                 self._send_all(answer.finished(event))
                 self._conversations.remember(event.id, answer.turns())
-                self._end(event.id, answer)
-            case Failed():
-                self._fail(event, answer)
+            case Failed() if answer.is_accepted:
+                self._send_all(answer.failed(event))
+            case Failed(code=code, message=message, param=param, retry_after_ms=hint):
+                error = RequestError(code, message, param=dialect_param(param), retry_after_ms=hint)
+                self._send(error_event(error, answer.create.stream_id))
+        return self._end(answer) if isinstance(event, Finished | Failed) else None
 
     def _read(self, fields: dict[str, object], lane: str | None) -> Create:
         kind = fields.get("type")
         if kind != "response.create":
             message = f"type is {shown(kind)}; it must be response.create or response.cancel"
-            raise RequestError("invalid_request", message, param="type")
+            raise invalid("type", message)
         return read_create(fields, lane, self._models)
 
-    def _enqueue(self, lane: str | None, work: Create | RequestError) -> None:
+    def _enqueue(self, lane: str | None, work: Create | RequestError) -> SessionCommand | None:
         if lane not in self._waiting:
             self._waiting[lane] = deque([work])
-            self._run_next(lane)
-        elif sum(map(len, self._waiting.values())) < MAX_WAITING:
+            return self._run_next(lane)
+        if sum(map(len, self._waiting.values())) < MAX_WAITING:
             self._waiting[lane].append(work)
         else:
             message = f"{MAX_WAITING} requests wait on this connection already, which is the limit"
             self._refuse(RequestError("overloaded", message, retry_after_ms=1000), lane)
+        return None
 
-    def _run_next(self, lane: str | None) -> None:
+    def _run_next(self, lane: str | None) -> SessionCommand | None:
         """Answer what waits on an idle lane, up to the first that runs."""
         waiting = self._waiting[lane]
         while waiting:
@@ -119,23 +120,19 @@ class ResponsesSession(Session):
             try:
                 if isinstance(work, RequestError):
                     raise work
-                self._begin(work)
+                return self._begin(work)
             except RequestError as error:
                 self._refuse(error, lane)
-            else:
-                return
         del self._waiting[lane]
+        return None
 
-    def _begin(self, create: Create) -> None:
-        if self._ids.is_full:
-            message = f"this connection has {MAX_LIVE:,} responses running, which is the limit"
-            raise RequestError("overloaded", message, retry_after_ms=1000)
+    def _begin(self, create: Create) -> SessionCommand:
         answer = Answer(create, self._new_id("resp"), self._new_id("msg"), self._clock)
         answer.history = self._recall(create.fields.previous_response_id)
         generate = to_generate(create, answer.id, answer.history, self._max_model_len)
-        self._answers[answer.id] = answer
         self._ids.begin(answer.id)
-        self._commands.append(Warm(generate=generate) if create.warms else generate)
+        self._answers[answer.id] = answer
+        return Warm(generate=generate) if create.warms else generate
 
     def _recall(self, previous: str | None) -> tuple[ChatMessage, ...]:
         if previous is None:
@@ -148,34 +145,25 @@ class ResponsesSession(Session):
             raise DialectError("previous_response_not_found", message, param="previous_response_id")
         return turns
 
-    def _cancel(self, fields: dict[str, object]) -> None:
-        name = fields.get("response_id")
+    def _cancel(self, name: object) -> SessionCommand | None:
+        """Obeyed and refused at once, whatever waits."""
         if not isinstance(name, str):
-            message = f"response_id is {shown(name)}; it must be text"
-            self._refuse(RequestError("invalid_request", message, param="response_id"), None)
+            self._refuse(invalid("response_id", f"response_id is {shown(name)}; it must be text"), None)
         elif self._ids.is_heard(name):
-            self._commands.append(Cancel(id=name))
+            return Cancel(id=name)
         elif not self._ids.was_used(name):
             message = f"response_id is {shown(name)}; this connection has no response of that name"
             self._refuse(RequestError("unknown_id", message, param="response_id"), None)
+        return None
 
     def _refuse(self, error: RequestError, lane: str | None) -> None:
         self._refusals.append(error.code)
         self._send(error_event(error, lane))
 
-    def _fail(self, event: Failed, answer: Answer) -> None:
-        if answer.is_accepted:
-            self._send_all(answer.failed(event))
-        else:
-            param = dialect_param(event.param)
-            error = RequestError(event.code, event.message, param=param, retry_after_ms=event.retry_after_ms)
-            self._send(error_event(error, answer.create.stream_id))
-        self._end(answer.id, answer)
-
-    def _end(self, name: str, answer: Answer) -> None:
-        del self._answers[name]
-        self._ids.end(name)
-        self._run_next(answer.create.stream_id)
+    def _end(self, answer: Answer) -> SessionCommand | None:
+        del self._answers[answer.id]
+        self._ids.end(answer.id)
+        return self._run_next(answer.create.stream_id)
 
     def _send_all(self, events: list[Event]) -> None:
         for event in events:

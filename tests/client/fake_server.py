@@ -67,8 +67,9 @@ class Peer:
     async def next(self) -> SessionCommand:
         """Wait for the next command."""
         while not self._commands:
-            self._session.receive_frame(await self.socket.recv())
-            self._commands.extend(self._session.take_commands())
+            command = self._session.receive_frame(await self.socket.recv())
+            if command is not None:
+                self._commands.append(command)
             await self.flush()
         return self._commands.popleft()
 

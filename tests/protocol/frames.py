@@ -9,6 +9,7 @@ from protocol.messages import Timing, Usage
 from protocol.native.session import NativeSession
 from protocol.session import Encoding, Frame
 from protocol.wire import Finished, Generate, Hello, SessionCommand
+from tests.protocol.kept import KeptSession
 
 HELLO = Hello(
     protocol=1,
@@ -20,9 +21,9 @@ HELLO = Hello(
 )
 
 
-def greeted(encoding: Encoding = "json") -> NativeSession:
+def greeted(encoding: Encoding = "json") -> KeptSession:
     """A session whose hello has been taken."""
-    session = NativeSession(encoding, hello=HELLO)
+    session = KeptSession(NativeSession(encoding, hello=HELLO))
     session.take_frames()
     return session
 
@@ -45,7 +46,7 @@ def decode(frame: Frame) -> dict[str, Any]:
     return value
 
 
-def answers(session: NativeSession, message: object, encoding: Encoding = "json") -> list[dict[str, Any]]:
+def answers(session: KeptSession, message: object, encoding: Encoding = "json") -> list[dict[str, Any]]:
     """What the session says to one message."""
     session.receive_frame(encode(message, encoding))
     return [decode(frame) for frame in session.take_frames()]
@@ -69,7 +70,7 @@ def accepted(message: object, encoding: Encoding = "json") -> Generate:
     return command
 
 
-def started(*names: str) -> NativeSession:
+def started(*names: str) -> KeptSession:
     """A session in which requests of these names run."""
     session = greeted()
     for name in names:

@@ -258,7 +258,7 @@ async def test_a_connection_that_fails_while_tokens_are_sent_takes_no_other_with
     async with server.connect() as broken:
         await say(broken, "generate", id="bad", prompt="p")
         bad = await scheduler.accept()
-        (victim,) = (one for one in server.actor._connections._open if "bad" in one._orders.streams)
+        (victim,) = (one for one in server.actor._connections._open if "bad" in one._listener.streams)
 
         def explode(event: object) -> None:
             raise ZeroDivisionError(event)
@@ -392,7 +392,7 @@ async def test_nothing_is_left_over_after_many_requests(server: Served, schedule
     assert len(asyncio.all_tasks()) == tasks
     assert _num_files() == files
     assert len(server.actor._live) == 0
-    assert server.actor._desk.due == []
+    assert server.actor._live.due == {}
 
 
 async def test_tls_is_spoken_with_a_certificate(model: ModelInfo, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def push(stream: Stream, output: str, index: int) -> bool:
 
 def take_all(stream: Stream) -> list[SessionEvent]:
     events = stream.take_events()
-    while stream.has_news:
+    while stream.is_dirty:
         events += stream.take_events()
     return events
 

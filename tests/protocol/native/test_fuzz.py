@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from protocol.messages import Timing, Usage
 from protocol.native.client import decode_event
-from protocol.native.session import NativeSession
 from protocol.session import Encoding, Frame
 from protocol.wire import (
     Accepted,
@@ -26,6 +25,7 @@ from protocol.wire import (
     Tokens,
 )
 from tests.protocol.frames import greeted
+from tests.protocol.kept import KeptSession
 from tests.protocol.strategies import (
     KINDS,
     broken_messages,
@@ -120,7 +120,7 @@ def check_frames(encoding: Encoding, frames: list[Frame]) -> None:
             assert decode_event(sent, encoding) is not None
 
 
-def check_commands(session: NativeSession) -> None:
+def check_commands(session: KeptSession) -> None:
     for command in session.take_commands():
         assert msgspec.convert(msgspec.to_builtins(command), StreamCommand) == command
         if isinstance(command, Generate):

@@ -10,6 +10,7 @@ from openai.types.responses.responses_server_event import ResponsesServerEvent
 from protocol.messages import FinishReason, Timing, Usage
 from protocol.responses import ResponsesSession
 from protocol.wire import Accepted, Failed, Finished, Generate, SessionCommand, Tokens, Warm, WireLogprob
+from tests.protocol.kept import KeptSession
 
 CREATED_AT = 1_764_000_000.0
 _events: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(ResponsesServerEvent)
@@ -38,12 +39,13 @@ class Dialogue:
 
     def __init__(self, *, max_model_len: int = 2048) -> None:
         numbers = itertools.count()
-        self.session = ResponsesSession(
+        self.responses = ResponsesSession(
             models=("demo", "other"),
             max_model_len=max_model_len,
             new_id=lambda prefix: f"{prefix}_{next(numbers)}",
             clock=lambda: CREATED_AT,
         )
+        self.session = KeptSession(self.responses)
 
     def say(self, **message: object) -> None:
         """Send a client event."""

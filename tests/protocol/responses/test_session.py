@@ -297,8 +297,8 @@ def test_an_idle_session_keeps_nothing_but_conversations() -> None:
     talk = Dialogue()
     for lane in range(50):
         talk.answer(stream_id=str(lane))
-    assert talk.session._waiting == {}
-    assert talk.session._answers == {}
+    assert talk.responses._waiting == {}
+    assert talk.responses._answers == {}
 
 
 def test_codes_of_refused_frames_are_handed_out_once_and_failures_of_the_engine_are_not() -> None:

@@ -16,6 +16,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from protocol.messages import FinishReason, Timing, Usage
 from protocol.responses import ResponsesSession
 from protocol.wire import Accepted, Finished, Generate, SessionCommand, Tokens, Warm
+from tests.protocol.kept import KeptSession
 from tests.protocol.responses.dialogue import CREATED_AT
 
 LIMITS = ResponsesWebSocketLimits(
@@ -38,11 +39,13 @@ async def client() -> AsyncIterator[AsyncOpenAI]:
 async def echo(connection: ServerConnection) -> None:
     """Answer with the last message's words, one a piece; `max_output_tokens` cuts."""
     numbers = itertools.count()
-    session = ResponsesSession(
-        models=("demo",),
-        max_model_len=2048,
-        new_id=lambda prefix: f"{prefix}_{next(numbers)}",
-        clock=lambda: CREATED_AT,
+    session = KeptSession(
+        ResponsesSession(
+            models=("demo",),
+            max_model_len=2048,
+            new_id=lambda prefix: f"{prefix}_{next(numbers)}",
+            clock=lambda: CREATED_AT,
+        )
     )
     async for frame in connection:
         session.receive_frame(frame)
@@ -52,7 +55,7 @@ async def echo(connection: ServerConnection) -> None:
             await connection.send(sent)
 
 
-def answer(session: ResponsesSession, command: SessionCommand) -> None:
+def answer(session: KeptSession, command: SessionCommand) -> None:
     generate = command.generate if isinstance(command, Warm) else command
     assert isinstance(generate, Generate)
     assert generate.messages is not None
