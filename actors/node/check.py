@@ -12,9 +12,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from actors.node.devices import check_device as check_is_there
-from actors.node.devices import find_gpus
-from actors.node.settings import ConfigError
+from actors.node.devices import find_gpus, lack_of
 from cuda.check.findings import Begun, Finding
 from cuda.check.peers.proof import Link, prove, prove_sum, verdict
 from cuda.check.watched import Lost, watched
@@ -66,7 +64,7 @@ def _findings(devices: Sequence[str], show: Callable[[str], None]) -> Iterator[R
 
 
 def _findings_of(device: str, show: Callable[[str], None]) -> Iterator[Finding]:
-    if lack := _lack(device):
+    if lack := lack_of(device):
         yield Finding("device", "FAILED", lack)
         return
     if device.startswith("counting"):
@@ -93,7 +91,7 @@ def _check_device(report: Callable[[Any], None], device: str) -> None:
 def _kinds(devices: Sequence[str]) -> Iterator[list[str]]:
     """Several devices of one kind each time: nobody shares out a model over different ones."""
     for kind in ("cuda", "emu", "cpu"):
-        alike = [device for device in devices if device.startswith(kind) and not _lack(device)]
+        alike = [device for device in devices if device.startswith(kind) and not lack_of(device)]
         if len(alike) > 1:
             yield alike
 
@@ -101,15 +99,6 @@ def _kinds(devices: Sequence[str]) -> Iterator[list[str]]:
 def _sum_finding(devices: Sequence[str]) -> Finding:
     wrong = prove_sum(devices)
     return Finding(f"all-reduce of {','.join(devices)}", "FAILED" if wrong else "ok", wrong or "equal")
-
-
-def _lack(device: str) -> str:
-    """Why there is no such device; "" if there is."""
-    try:
-        check_is_there(device)
-    except ConfigError as error:
-        return str(error).removeprefix("--devices: ")
-    return ""
 
 
 def _table(rows: Sequence[Row], *, plain: bool) -> Table:

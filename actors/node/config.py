@@ -4,7 +4,6 @@ Defaults stand in those structs and nowhere else; each part is handed its own as
 are `actors.node.settings`; here is what they mean together and which contradict.
 """
 
-import ipaddress
 import json
 import os
 import ssl
@@ -18,6 +17,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from actors.ingress.access import is_address_loopback
 from actors.ingress.config import IngressConfig
 from actors.node.devices import Group, read_groups
 from actors.node.settings import SETTINGS, ConfigError, read_settings
@@ -89,7 +89,8 @@ def resolve(arguments: Sequence[str], environment: Mapping[str, str]) -> Resolve
     parts["scheduler"]["step_tokens"] = values["step_tokens"] or _auto_step_tokens(values, kinds)
     tp_is_auto = values["tp"] is None and values["topology"] is None and len(groups) > 1
     config = msgspec.convert({**parts, **parts["node"], "groups": groups, "tp_is_auto": tp_is_auto}, NodeConfig)
-    if not config.ingress.api_keys and not values["insecure"] and not is_loopback(config.host):
+    is_private = config.host == "localhost" or is_address_loopback(config.host)
+    if not config.ingress.api_keys and not values["insecure"] and not is_private:
         raise ConfigError(f"--host: {config.host} is open to others without a key; add --api-key, or --insecure")
     return Resolved(config, values["print_config"], values["print_plan"], values["check"])
 
@@ -122,14 +123,6 @@ def _auto_step_tokens(values: Mapping[str, Any], kinds: set[str]) -> int:
     """Room for every row that may run and a page of prefill beside them: fewer would run at a time without a word."""
     usual = GPU_STEP_TOKENS if kinds == {"cuda"} else SchedulerConfig().step_tokens
     return max(usual, int(values["max_running"] + values["page_size"]))
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can connect to `host`."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def printed(config: NodeConfig) -> str:

@@ -45,11 +45,6 @@ class Group(Struct, frozen=True):
         """How many ranks share out the model."""
         return len(self.devices)
 
-    @property
-    def label(self) -> str:
-        """Its devices as users name them."""
-        return ",".join(self.devices)
-
 
 def read_groups(devices: str | None, topology: str | None, tp: int | None) -> tuple[Group, ...]:
     """All groups, in order; without `tp` and `topology` each device is one, until a size is chosen for the model.
@@ -69,7 +64,8 @@ def read_groups(devices: str | None, topology: str | None, tp: int | None) -> tu
     for group in groups:
         _check_kind(group, "--topology")
         if tp is not None and group.size != tp:
-            raise ConfigError(f"--tp: {tp}, but --topology has a group of {group.size} ({group.label}); leave it out")
+            named = ",".join(group.devices)
+            raise ConfigError(f"--tp: {tp}, but --topology has a group of {group.size} ({named}); leave it out")
     return groups
 
 
@@ -105,7 +101,8 @@ def _read_group(entry: str) -> Group:
 
 def _check_kind(group: Group, setting: str) -> None:
     if len({device.partition(":")[0] for device in group.devices}) > 1:
-        raise ConfigError(f"{setting}: {group.label} cannot share out one model; use devices of one kind in a group")
+        named = ",".join(group.devices)
+        raise ConfigError(f"{setting}: {named} cannot share out one model; use devices of one kind in a group")
 
 
 def _read_devices(listed: str, setting: str) -> tuple[str, ...]:
@@ -132,39 +129,41 @@ def check_devices(devices: Sequence[str]) -> None:
     if all(device.startswith("cpu:") for device in devices) and NVIDIA_DEVICE.exists():
         log.info("the CPU serves although there is NVIDIA's driver", gpus=find_gpus().hindrance or "not asked for")
     for device in devices:
-        check_device(device)
+        if lack := lack_of(device):
+            raise ConfigError(f"--devices: {lack}")
 
 
-def check_device(device: str) -> None:
-    """Raise ConfigError with what a device lacks and how to get it."""
+def lack_of(device: str) -> str:
+    """Return what a device lacks and how to get it; "" if it can be used."""
     if device.startswith("cuda:"):
-        _check_gpu(device)
-    if device.startswith("emu:"):
-        _check_emulator()
+        return _lack_of_gpu(device)
+    return _lack_of_emulator() if device.startswith("emu:") else ""
 
 
-def _check_gpu(device: str) -> None:
+def _lack_of_gpu(device: str) -> str:
     from cuda.gpu.backends.nvrtc import MissingPart, find_compiler  # noqa: PLC0415 - only for a GPU
 
     found = find_gpus()
     usable = [f"cuda:{index}" for index in found.usable]
     if device not in usable:
         reason = found.hindrance or f"there are {', '.join(usable)}"
-        raise ConfigError(f"--devices: {device} cannot be used: {reason}")
+        return f"{device} cannot be used: {reason}"
     try:
         find_compiler()
     except MissingPart as error:
-        raise ConfigError(f"--devices: {error}") from None
+        return str(error)
+    return ""
 
 
-def _check_emulator() -> None:
+def _lack_of_emulator() -> str:
     from cuda.emulator.errors import ToolchainError  # noqa: PLC0415 - NumPy comes with it
     from cuda.emulator.toolchain import find_toolchain  # noqa: PLC0415 - likewise
 
     try:
         find_toolchain()
     except ToolchainError as error:
-        raise ConfigError(f"--devices: {error}") from None
+        return str(error)
+    return ""
 
 
 @dataclass(frozen=True)
