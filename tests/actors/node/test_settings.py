@@ -1,6 +1,6 @@
 import pytest
 
-from actors.node.config import resolve
+from actors.node.config import NodeConfig, resolve
 from actors.node.settings import SETTINGS, Setting
 
 
@@ -29,3 +29,12 @@ def test_the_help_shows_what_this_version_has(capsys: pytest.CaptureFixture[str]
     assert "--quantization" in shown
     assert "--emu-mode" in shown
     assert "--emu-seed" not in shown
+
+
+def test_each_setting_of_a_part_is_a_field_of_its_struct_and_of_no_other() -> None:
+    config = NodeConfig(groups=())
+    owners = {name: getattr(config, name, config) for name in ("node", *{setting.part for setting in SETTINGS} - {""})}
+    assert set(owners) == {"node", "process", "ingress", "scheduler", "device", "simulated"}
+    for setting in SETTINGS:
+        holding = [name for name, struct in owners.items() if setting.field in struct.__annotations__]
+        assert holding == [setting.part] or not setting.part, setting.name
