@@ -9,6 +9,7 @@ live request as `internal` and then this actor. Read `ranks` for what makes seve
 import asyncio
 import secrets
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, assert_never
 
 from actors.runtime.actor import Actor
@@ -68,7 +69,7 @@ class SchedulerActor(Actor[SchedulerInbox]):
         """Group and rank of each worker."""
         self._ranks = [Ranks(index, len(ranks)) for index, ranks in enumerate(groups)]
         self._clock = clock
-        self._scheduler = Scheduler(config, model, len(groups), lambda: secrets.randbelow(2**63))
+        self._scheduler = Scheduler(config, model, len(groups), partial(secrets.randbelow, 2**63))
         self.registry = registry_of(self._scheduler)
         self._acting = asyncio.Lock()  # keeps plans and answers in order between `after_batch` and the ticker
         self._failure: PartFailed | None = None

@@ -23,11 +23,6 @@ class StepLoad:
     num_kv_tokens: int
     """Context that attention reads, summed over rows."""
 
-    @property
-    def num_tokens(self) -> int:
-        """Tokens computed."""
-        return self.num_decode_rows + self.num_prefill_tokens
-
 
 class CostModel:
     """Predicts seconds; None until it has seen as many steps as it has parameters."""

@@ -29,15 +29,8 @@ class InFlight:
 class GroupState:
     """One KV pool and what runs in it. A worker that comes back in a new epoch gets a new one."""
 
-    def __init__(  # noqa: PLR0913 - each is named at the one call
-        self,
-        index: int,
-        epoch: int,
-        num_pages: int,
-        page_size: int,
-        *,
-        config: SchedulerConfig,
-        counters: TokenCounters,
+    def __init__(  # noqa: PLR0913, PLR0917 - one caller, which names them alike
+        self, index: int, epoch: int, num_pages: int, page_size: int, config: SchedulerConfig, counters: TokenCounters
     ) -> None:
         self.index = index
         self.epoch = epoch
@@ -65,11 +58,6 @@ class GroupState:
         self.num_preemptions = 0
 
     @property
-    def is_full(self) -> bool:
-        """As many steps are in flight as may be."""
-        return len(self.in_flight) >= self.max_in_flight
-
-    @property
     def num_running(self) -> int:
         """Row slots taken by live requests."""
         return len(self.decoding) + len(self.prefilling)
@@ -77,7 +65,7 @@ class GroupState:
     @property
     def num_waiting(self) -> int:
         """Queued and held back."""
-        return len(self.queue) + self.hold_back.num_parked
+        return self.queue.num_queued + self.hold_back.num_parked
 
     @property
     def num_delayed(self) -> int:
@@ -102,13 +90,6 @@ class GroupState:
             self.queue.discard(request)
         else:
             self.hold_back.discard(request)
-
-    def to_decoding(self, request: Request) -> None:
-        """A running request's prompt is computed by the step being planned, which samples unless it only warms."""
-        del self.prefilling[request.slot]
-        self.decoding[request.slot] = request
-        if not request.warm:
-            request.length += 1
 
     def publish(self, request: Request, num_tokens: int) -> None:
         """Let whole pages of the first `num_tokens` tokens be matched: known, and computed by steps already planned."""

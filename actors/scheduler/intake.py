@@ -3,14 +3,9 @@
 Raises RequestError that names field, value and limit. Nothing is changed by a refusal.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 
-from msgspec.structs import replace
-
-from actors.scheduler.config import SchedulerConfig
 from actors.scheduler.group import GroupState
-from actors.scheduler.pages import Node
 from actors.scheduler.request import Account, Request
 from protocol.errors import RequestError
 from protocol.messages import Submit
@@ -25,51 +20,31 @@ DEFAULT_MS = 1000
 LEAST_MS, MOST_MS = 50, 60_000
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """What waits already: requests the next plan has no slot for, all tokens, and milliseconds until there is room."""
-
-    num_requests: int
-    num_tokens: int
-    retry_after_ms: int
-
-
-def check_submit(
-    message: Submit, config: SchedulerConfig, model: ModelInfo, max_model_len: int, waiting: Waiting
-) -> None:
-    """Refuse what cannot be served, then what cannot be served now."""
-    _check_tokens(message, model.vocab_size)
-    _check_length(message, max_model_len)
-    num_tokens = len(message.prompt_tokens) + len(message.output_tokens)
-    if waiting.num_requests >= config.max_waiting:
-        raise RequestError(
-            "overloaded",
-            f"{waiting.num_requests} requests are waiting; limit is {config.max_waiting}",
-            retry_after_ms=waiting.retry_after_ms,
+def check_submit(message: Submit, model: ModelInfo, max_model_len: int) -> None:
+    """Refuse what can never be served."""
+    num_prompt = len(message.prompt_tokens)
+    if not num_prompt:
+        raise RequestError("invalid_request", "prompt has 0 tokens; at least 1 is needed", param="prompt_tokens")
+    for param, tokens in (("prompt_tokens", message.prompt_tokens), ("resume_tokens", message.output_tokens)):
+        largest = max(tokens, default=0)
+        if largest >= model.vocab_size:
+            reason = f"token id {largest}; the vocabulary has {model.vocab_size}"
+            raise RequestError("invalid_request", reason, param=param)
+    if num_prompt >= max_model_len:
+        reason = f"prompt has {num_prompt} tokens; limit is {max_model_len}, which includes at least 1 output token"
+        raise RequestError("context_length_exceeded", reason, param="prompt_tokens")
+    max_tokens = message.sampling.max_tokens
+    if not message.warm and num_prompt + max_tokens > max_model_len:
+        reason = (
+            f"prompt has {num_prompt} tokens and max_tokens is {max_tokens}, together {num_prompt + max_tokens}; "
+            f"limit is {max_model_len}"
         )
-    if waiting.num_tokens and waiting.num_tokens + num_tokens > config.max_waiting_tokens:
-        raise RequestError(
-            "overloaded",
-            f"{waiting.num_tokens} tokens are waiting, this request has {num_tokens}; "
-            f"limit is {config.max_waiting_tokens}",
-            retry_after_ms=waiting.retry_after_ms,
-        )
+        raise RequestError("context_length_exceeded", reason, param="max_tokens")
 
 
-def make_request(  # noqa: PLR0913 - each is named at the one call
-    message: Submit,
-    model: ModelInfo,
-    *,
-    arrival: int,
-    now: float,
-    account: Account,
-    group: int,
-    new_seed: Callable[[], int],
-) -> Request:
-    """The request of a submission that passed `check_submit`; without a seed it gets one for its whole life."""
+def make_request(message: Submit, model: ModelInfo, account: Account, arrival: int, now: float) -> Request:
+    """The request of a submission that passed `check_submit`; it has no group yet."""
     sampling = message.sampling
-    if sampling.seed is None:
-        sampling = replace(sampling, seed=new_seed())
     num_prompt = len(message.prompt_tokens)
     num_known = num_prompt + len(message.output_tokens)
     stop_ids = frozenset(sampling.stop_token_ids)
@@ -86,7 +61,6 @@ def make_request(  # noqa: PLR0913 - each is named at the one call
         max_length=max_length,
         credit_length=max_length if message.warm else num_known + message.credit,
         account=account,
-        group=group,
         priority=message.priority,
         cache_salt=message.cache_salt,
         slo=message.slo,
@@ -94,50 +68,20 @@ def make_request(  # noqa: PLR0913 - each is named at the one call
     )
 
 
-def _check_tokens(message: Submit, vocab_size: int) -> None:
-    if not message.prompt_tokens:
-        raise RequestError("invalid_request", "prompt has 0 tokens; at least 1 is needed", param="prompt_tokens")
-    for param, tokens in (("prompt_tokens", message.prompt_tokens), ("resume_tokens", message.output_tokens)):
-        largest = max(tokens, default=0)
-        if largest >= vocab_size:
-            raise RequestError("invalid_request", f"token id {largest}; the vocabulary has {vocab_size}", param=param)
+def choose_group(groups: Iterable[GroupState], request: Request) -> None:
+    """Give the request to the group that has least to compute before it (ties: the first); it stays there.
 
-
-def _check_length(message: Submit, max_model_len: int) -> None:
-    num_prompt = len(message.prompt_tokens)
-    if num_prompt >= max_model_len:
-        raise RequestError(
-            "context_length_exceeded",
-            f"prompt has {num_prompt} tokens; limit is {max_model_len}, which includes at least 1 output token",
-            param="prompt_tokens",
-        )
-    max_tokens = message.sampling.max_tokens
-    if not message.warm and num_prompt + max_tokens > max_model_len:
-        raise RequestError(
-            "context_length_exceeded",
-            f"prompt has {num_prompt} tokens and max_tokens is {max_tokens}, together {num_prompt + max_tokens}; "
-            f"limit is {max_model_len}",
-            param="max_tokens",
-        )
-
-
-def choose_group(
-    groups: Sequence[GroupState], tokens: list[int], cache_salt: str
-) -> tuple[GroupState, tuple[Node, int]]:
-    """The group that has least to compute before it (ties: the first), and how far its prefix cache goes.
-
-    A request stays in its group. Cost in tokens: the part of the prompt not cached there, the prompts waiting there,
-    and for every request running or waiting a share of the steps, since it slows the others by about its row.
+    Cost in tokens: the part of the prompt not cached there, the prompts waiting there, and for every request running or
+    waiting a share of the steps, since it slows the others by about its row.
     """
-    matches = {group.index: group.cache.match(tokens, cache_salt) for group in groups}
-
-    def cost(group: GroupState) -> int:
-        missing = len(tokens) - matches[group.index][1] * group.page_size
-        begun = sum(request.length - request.num_computed for request in group.prefilling.values())
-        return missing + begun + group.num_waiting_tokens + ROW_COST * (group.num_running + group.num_waiting)
-
-    group = min(groups, key=cost)
-    return group, matches[group.index]
+    least: int | None = None
+    for group in groups:
+        match = group.cache.match(request.tokens, request.cache_salt)
+        missing = len(request.tokens) - match[1] * group.page_size
+        begun = sum(other.length - other.num_computed for other in group.prefilling.values())
+        cost = missing + begun + group.num_waiting_tokens + ROW_COST * (group.num_running + group.num_waiting)
+        if least is None or cost < least:
+            least, request.group, request.match = cost, group.index, match
 
 
 class AdmissionPace:

@@ -3,16 +3,50 @@
 Names are INTERFACE's. `step_duration_seconds` and `step_gap_seconds` are not here: each worker measures its own device.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from actors.scheduler.group import GroupState
 from actors.scheduler.scheduler import Scheduler
-from actors.scheduler.stats import Histogram
+from actors.scheduler.stats import GroupStats, Histogram, Stats
 
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
+
+GROUP_GAUGES: tuple[tuple[str, str, Callable[[GroupState, GroupStats], float]], ...] = (
+    ("num_requests_running", "Requests in a batch.", lambda group, _: group.num_running),
+    ("num_requests_waiting", "Requests waiting.", lambda group, _: group.num_waiting),
+    ("kv_cache_usage_perc", "Pages held, 1 is all.", lambda group, _: group.pool.num_held / group.pool.num_pages),
+    ("kv_pages_free", "Pages without meaning.", lambda group, _: group.pool.num_free),
+    ("kv_pages_cached", "Pages nobody holds.", lambda group, _: group.pool.num_cached),
+    ("kv_pages_held", "Pages requests hold.", lambda group, _: group.pool.num_held),
+    ("kv_pages_total", "Pages of the pool.", lambda group, _: group.pool.num_pages),
+    (
+        "batch_utilization",
+        "Rows that did useful work by row slots held, over the last steps.",
+        lambda _, stats: stats.utilization,
+    ),
+    ("step_tokens", "Tokens of the latest step.", lambda _, stats: stats.step_tokens),
+)
+TOTALS: tuple[tuple[str, str, Callable[[Stats], int]], ...] = (
+    ("prompt_tokens", "Prompt tokens of admitted requests.", lambda stats: stats.prompt_tokens),
+    ("generation_tokens", "Output tokens sampled.", lambda stats: stats.generation_tokens),
+    ("prefix_cache_queries", "Prompt tokens looked up.", lambda stats: stats.cache_queries),
+    ("prefix_cache_hits", "Prompt tokens found in the prefix cache.", lambda stats: stats.cache_hits),
+    ("slo_attained", "Requests within their latency targets.", lambda stats: stats.slo_attained),
+    ("slo_missed", "Requests that missed a latency target.", lambda stats: stats.slo_missed),
+)
+HISTOGRAMS: tuple[tuple[str, str, Callable[[Stats], Histogram]], ...] = (
+    ("time_to_first_token_seconds", "From submission.", lambda stats: stats.time_to_first_token),
+    ("inter_token_latency_seconds", "Between tokens of one request.", lambda stats: stats.inter_token_latency),
+    ("e2e_request_latency_seconds", "From submission to the end.", lambda stats: stats.e2e_latency),
+    ("request_queue_time_seconds", "From submission to admission.", lambda stats: stats.queue_time),
+    ("request_prompt_tokens", "Prompt tokens of a request.", lambda stats: stats.request_prompt_tokens),
+    ("request_generation_tokens", "Output tokens of a request.", lambda stats: stats.request_generation_tokens),
+)
 
 
 def registry_of(scheduler: Scheduler) -> CollectorRegistry:
@@ -31,92 +65,40 @@ class SchedulerCollector(Collector):
 
     def collect(self) -> Iterator[Family]:
         """All families; called by the registry."""
-        yield from self._group_gauges()
-        yield from self._counters()
-        yield from self._histograms()
-
-    def _group_gauges(self) -> Iterator[Family]:
         groups = self._scheduler.groups.values()
-        stats = self._scheduler.group_stats
-        yield self._gauge("num_requests_running", "Requests in a batch.", {g.index: g.num_running for g in groups})
-        yield self._gauge("num_requests_waiting", "Requests waiting.", {g.index: g.num_waiting for g in groups})
-        yield self._gauge(
-            "kv_cache_usage_perc",
-            "Pages held, 1 is all.",
-            {g.index: g.pool.num_held / g.pool.num_pages for g in groups},
-        )
-        yield self._gauge("kv_pages_free", "Pages without meaning.", {g.index: g.pool.num_free for g in groups})
-        yield self._gauge("kv_pages_cached", "Pages nobody holds.", {g.index: g.pool.num_cached for g in groups})
-        yield self._gauge("kv_pages_held", "Pages requests hold.", {g.index: g.pool.num_held for g in groups})
-        yield self._gauge("kv_pages_total", "Pages of the pool.", {g.index: g.pool.num_pages for g in groups})
-        yield self._gauge(
-            "batch_utilization",
-            "Rows that did useful work by row slots held, over the last steps.",
-            {index: stat.utilization for index, stat in stats.items()},
-        )
-        yield self._gauge(
-            "step_tokens", "Tokens of the latest step.", {index: stat.step_tokens for index, stat in stats.items()}
-        )
-        preemptions = {g.index: g.num_preemptions for g in groups}
-        yield self._counter("num_preemptions", "Requests put back for lack of pages.", "group", preemptions)
-        errors = {index: stat.prediction_error for index, stat in stats.items()}
-        yield self._histogram("step_prediction_error_ratio", "|predicted - measured| step time by measured.", errors)
-
-    def _counters(self) -> Iterator[Family]:
-        stats = self._scheduler.stats
-        yield self._total("prompt_tokens", "Prompt tokens of admitted requests.", stats.prompt_tokens)
-        yield self._total("generation_tokens", "Output tokens sampled.", stats.generation_tokens)
-        yield self._total("prefix_cache_queries", "Prompt tokens looked up.", stats.cache_queries)
-        yield self._total("prefix_cache_hits", "Prompt tokens found in the prefix cache.", stats.cache_hits)
-        yield self._total("slo_attained", "Requests within their latency targets.", stats.slo_attained)
-        yield self._total("slo_missed", "Requests that missed a latency target.", stats.slo_missed)
-        yield self._counter("request_success", "Requests finished.", "finished_reason", dict(stats.success))
-        yield self._counter("request_failure", "Requests failed or refused.", "code", dict(stats.failure))
-
-    def _histograms(self) -> Iterator[Family]:
-        stats = self._scheduler.stats
-        for name, help_text, histogram in (
-            ("time_to_first_token_seconds", "From submission.", stats.time_to_first_token),
-            ("inter_token_latency_seconds", "Between tokens of one request.", stats.inter_token_latency),
-            ("e2e_request_latency_seconds", "From submission to the end.", stats.e2e_latency),
-            ("request_queue_time_seconds", "From submission to admission.", stats.queue_time),
-            ("request_prompt_tokens", "Prompt tokens of a request.", stats.request_prompt_tokens),
-            ("request_generation_tokens", "Output tokens of a request.", stats.request_generation_tokens),
-        ):
-            family = HistogramMetricFamily(f"tokenstage_{name}", help_text, labels=["model_name"])
-            family.add_metric([self._model], _buckets(histogram), histogram.total)
+        stats, of_group = self._scheduler.stats, self._scheduler.group_stats
+        for name, words, gauge in GROUP_GAUGES:
+            family = GaugeMetricFamily(f"tokenstage_{name}", words, labels=["model_name", "group"])
+            for group in groups:
+                family.add_metric([self._model, str(group.index)], gauge(group, of_group[group.index]))
             yield family
+        preemptions = {str(group.index): group.num_preemptions for group in groups}
+        yield self._counter("num_preemptions", "Requests put back for lack of pages.", "group", preemptions)
+        yield self._counter("request_success", "Requests finished.", "finished_reason", stats.success)
+        yield self._counter("request_failure", "Requests failed or refused.", "code", stats.failure)
+        for name, words, total in TOTALS:
+            counter = CounterMetricFamily(f"tokenstage_{name}", words, labels=["model_name"])
+            counter.add_metric([self._model], total(stats))
+            yield counter
+        for name, words, histogram in HISTOGRAMS:
+            yield self._histogram(name, words, ["model_name"], [([self._model], histogram(stats))])
+        errors = [([self._model, str(index)], stat.prediction_error) for index, stat in of_group.items()]
+        words = "|predicted - measured| step time by measured."
+        yield self._histogram("step_prediction_error_ratio", words, ["model_name", "group"], errors)
 
-    def _gauge(self, name: str, help_text: str, values: dict[int, float]) -> GaugeMetricFamily:
-        family = GaugeMetricFamily(f"tokenstage_{name}", help_text, labels=["model_name", "group"])
-        for group, value in values.items():
-            family.add_metric([self._model, str(group)], value)
-        return family
-
-    def _total(self, name: str, help_text: str, value: float) -> CounterMetricFamily:
-        family = CounterMetricFamily(f"tokenstage_{name}", help_text, labels=["model_name"])
-        family.add_metric([self._model], value)
-        return family
-
-    def _counter(
-        self, name: str, help_text: str, label: str, values: dict[str, int] | dict[int, int]
-    ) -> CounterMetricFamily:
-        family = CounterMetricFamily(f"tokenstage_{name}", help_text, labels=["model_name", label])
+    def _counter(self, name: str, words: str, label: str, values: Mapping[str, int]) -> Family:
+        family = CounterMetricFamily(f"tokenstage_{name}", words, labels=["model_name", label])
         for key, value in values.items():
-            family.add_metric([self._model, str(key)], value)
+            family.add_metric([self._model, key], value)
         return family
 
-    def _histogram(self, name: str, help_text: str, values: dict[int, Histogram]) -> HistogramMetricFamily:
-        family = HistogramMetricFamily(f"tokenstage_{name}", help_text, labels=["model_name", "group"])
-        for group, histogram in values.items():
-            family.add_metric([self._model, str(group)], _buckets(histogram), histogram.total)
+    def _histogram(self, name: str, words: str, labels: list[str], values: list[tuple[list[str], Histogram]]) -> Family:
+        family = HistogramMetricFamily(f"tokenstage_{name}", words, labels=labels)
+        for key, histogram in values:
+            family.add_metric(key, _buckets(histogram), histogram.total)
         return family
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
-    buckets = []
-    seen = 0
-    for bound, count in zip([*histogram.bounds, float("inf")], histogram.counts, strict=True):
-        seen += count
-        buckets.append(("+Inf" if bound == float("inf") else repr(float(bound)), float(seen)))
-    return buckets
+    bounds = [*map(repr, map(float, histogram.bounds)), "+Inf"]
+    return list(zip(bounds, map(float, accumulate(histogram.counts)), strict=True))

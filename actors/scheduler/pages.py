@@ -137,7 +137,10 @@ class PrefixCache:
         The last token is left out, since its logits are wanted. `last` is an earlier answer for the same tokens to go
         on from. O(pages newly matched).
         """
-        node, depth = last if last and last[0].alive else (self._root(cache_salt), 0)
+        root = self._roots.get(cache_salt)
+        if root is None:
+            root = self._roots[cache_salt] = Node(None, (), -1)
+        node, depth = last if last and last[0].alive else (root, 0)
         size = self._page_size
         limit = (len(tokens) - 1) // size
         while depth < limit:
@@ -189,12 +192,6 @@ class PrefixCache:
                 raise AssertionError(f"pool and prefix cache disagree whether page {page} means anything")
             if node is not None and not (node.alive and node.page == page and _is_linked(node)):
                 raise AssertionError(f"page {page} cannot be found by its tokens")
-
-    def _root(self, cache_salt: str) -> Node:
-        root = self._roots.get(cache_salt)
-        if root is None:
-            root = self._roots[cache_salt] = Node(None, (), -1)
-        return root
 
     def _forget(self, node: Node) -> None:
         """Take out a node and all below it; each node is taken out once, so the cost is paid by its insertion."""

@@ -16,9 +16,7 @@ MAX_LOOKS = 64
 
 
 def plan_step(group: GroupState, now: float) -> StepPlan | None:
-    """The next step; None when there is nothing to compute or enough is in flight."""
-    if group.is_full:
-        return None
+    """The next step; None when there is nothing to compute."""
     step = Step(group)
     step.go_on()
     step.admit_waiting(now)
@@ -50,25 +48,17 @@ class Step:
         """Waiting requests in the order of the queue, while there is budget and room."""
         group = self.group
         looks = MAX_LOOKS
-        while group.free_slots and looks and self.budget > 0:
-            request = self.next_waiting(now)
-            outcome = Admission.NO_ROOM if request is None else admit(group, request, now)
-            if request is None or outcome is Admission.NO_ROOM:
+        has_budget = self.budget > 0
+        while has_budget and group.free_slots and looks and (request := group.queue.peek(now)):
+            outcome = admit(group, request, now)
+            if outcome is Admission.NO_ROOM:
                 break
             if outcome is Admission.HELD_BACK:
                 looks -= 1
                 continue
             group.hold_back.lead(request)
-            self.begin(request)
-
-    def next_waiting(self, now: float) -> Request | None:
-        """Who may begin next."""
-        return self.group.queue.peek(now)
-
-    def begin(self, request: Request) -> None:
-        """An admitted request's first chunk."""
-        self.starts.append(request.row_start())
-        self.compute(request)
+            self.starts.append(request.row_start())
+            has_budget = self.compute(request)
 
     def compute(self, request: Request) -> bool:
         """Give the request's next chunk a row; False when the budget is used up."""
@@ -77,17 +67,22 @@ class Step:
         count = self.chunk(request, missing)
         if count <= 0:
             return False
+        end = start + count
         is_last = count == missing
-        self.rows.append(
-            StepRow(request.slot, start, count, is_last and not request.warm, self._new_pages(request, count))
-        )
+        first_new = request.num_pages_sent
+        request.num_pages_sent = max(first_new, -(-end // self.group.page_size))
+        new_pages = tuple(request.pages[first_new : request.num_pages_sent])
+        self.rows.append(StepRow(request.slot, start, count, is_last and not request.warm, new_pages))
         self.budget -= count
         self.num_prefill_tokens += count
-        self.num_kv_tokens += start + count
-        request.num_computed = start + count
+        self.num_kv_tokens += end
+        request.num_computed = end
         self.computed.append(request)
         if is_last:
-            self.group.to_decoding(request)
+            del self.group.prefilling[request.slot]
+            self.group.decoding[request.slot] = request
+            if not request.warm:
+                request.length += 1
         return self.budget > 0
 
     def chunk(self, request: Request, missing: int) -> int:
@@ -115,11 +110,6 @@ class Step:
         group.next_step += 1
         group.in_flight.append(InFlight(step, load, len(self.rows), num_held, warmed))
         return StepPlan(group.epoch, step, self.starts, self.rows)
-
-    def _new_pages(self, request: Request, count: int) -> tuple[int, ...]:
-        first = request.num_pages_sent
-        request.num_pages_sent = max(first, -(-(request.num_computed + count) // self.group.page_size))
-        return tuple(request.pages[first : request.num_pages_sent])
 
 
 def _decode_rows(group: GroupState) -> tuple[list[StepRow], int]:

@@ -54,7 +54,7 @@ class Level:
 
 
 class WaitingQueue:
-    """Requests with `queued` set. `len` is how many.
+    """Requests with `queued` set; `num_queued` is how many.
 
     Priority levels (at most 21) hold a heap of tenants by tokens served, each with a heap of requests by arrival, so a
     look costs the same with ten waiting as with thousands, and a request that comes back keeps its place. Tokens served
@@ -65,16 +65,13 @@ class WaitingQueue:
         self._counters = counters
         self._aging_s = aging_s
         self._levels: dict[int, Level] = {}
-        self._num_queued = 0
+        self.num_queued = 0
         self._num_dropped = 0
-
-    def __len__(self) -> int:
-        return self._num_queued
 
     def push(self, request: Request) -> None:
         """Wait, at the place that the arrival gives."""
         request.queued = True
-        self._num_queued += 1
+        self.num_queued += 1
         level = self._levels.setdefault(request.priority, Level())
         line = level.lines.get(request.account)
         if line is None:
@@ -99,7 +96,7 @@ class WaitingQueue:
     def pop(self, request: Request) -> None:
         """Take out the request that `peek` gave."""
         request.queued = False
-        self._num_queued -= 1
+        self.num_queued -= 1
         heappop(self._levels[request.priority].lines[request.account])
         self._counters.advance(request.account)
 
@@ -109,9 +106,9 @@ class WaitingQueue:
         Its entry goes when it surfaces, or when such entries are the majority.
         """
         request.queued = False
-        self._num_queued -= 1
+        self.num_queued -= 1
         self._num_dropped += 1
-        if self._num_dropped > self._num_queued + 64:
+        if self._num_dropped > self.num_queued + 64:
             self._compact()
 
     def _first(self, level: Level) -> Request | None:

@@ -64,7 +64,12 @@ class Ranks:
         if not all(self._answers):
             return None
         self._waited_s = 0.0
-        return self._agreed([answers.popleft() for answers in self._answers])
+        results = [answers.popleft() for answers in self._answers]
+        for other, answer in enumerate(results):
+            if answer.rows != results[0].rows:
+                difference = _difference(results[0].rows, other, answer.rows)
+                raise RanksDisagree(f"group {self._group}, step {result.step}, {difference}")
+        return max(results, key=lambda answer: answer.duration_s)
 
     def overdue(self, group: GroupState, elapsed_s: float, timeout_s: float) -> str | None:
         """Who has not answered a step `timeout_s` after another rank has, or None; asked again every `elapsed_s`."""
@@ -78,13 +83,6 @@ class Ranks:
         return (
             f"group {self._group}: step {step} has no answer of rank {missing} {self._waited_s:.1f} s after another's"
         )
-
-    def _agreed(self, results: list[StepResult]) -> StepResult:
-        for rank in range(1, len(results)):
-            if results[rank].rows != results[0].rows:
-                difference = _difference(results[0].rows, rank, results[rank].rows)
-                raise RanksDisagree(f"group {self._group}, step {results[0].step}, {difference}")
-        return max(results, key=lambda result: result.duration_s)
 
 
 def _difference(rows: list[SampledRow], rank: int, others: list[SampledRow]) -> str:

@@ -56,7 +56,8 @@ class Request:
     credit_length: int
     """Prompt and output tokens that may exist before more credit is granted."""
     account: Account
-    group: int
+    group: int = -1
+    """Where it runs, for good."""
     priority: int = 0
     cache_salt: str = ""
     slo: Slo | None = None
@@ -95,10 +96,11 @@ class Request:
 
     def __post_init__(self) -> None:
         self.length = len(self.tokens)
-        self.limit()
+        self.grant(0)
 
-    def limit(self) -> None:
-        """Set `stop_length` after a change of credit."""
+    def grant(self, num_tokens: int) -> None:
+        """So many more tokens may exist."""
+        self.credit_length += num_tokens
         self.stop_length = min(self.max_length, self.credit_length)
 
     @property

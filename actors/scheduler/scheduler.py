@@ -6,11 +6,13 @@ Read `actor` for the shell around it, `plan` for the step, `apply` for its resul
 
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from actors.scheduler.apply import apply_step
-from actors.scheduler.baselines import Planner, planner_of
+from actors.scheduler.baselines import planner_of
 from actors.scheduler.config import SchedulerConfig
 from actors.scheduler.group import GroupState
-from actors.scheduler.intake import AdmissionPace, Waiting, check_submit, choose_group, make_request
+from actors.scheduler.intake import AdmissionPace, check_submit, choose_group, make_request
 from actors.scheduler.queue import TokenCounters
 from actors.scheduler.request import Request, State
 from actors.scheduler.stats import GroupStats, Stats
@@ -48,9 +50,9 @@ class Scheduler:
         self.outbox: list[ToIngress] = []
         self.stats = Stats()
         self.group_stats: dict[int, GroupStats] = {}
-        self._planners: dict[int, Planner] = {}
         self.max_model_len = 0
         """0 until all groups are ready."""
+        self._plan_step = planner_of(config)
         self._new_seed = new_seed
         self._counters = TokenCounters()
         self._pace = AdmissionPace()
@@ -62,9 +64,8 @@ class Scheduler:
         """A group has loaded. When all have, the engine is ready and its true length limit is known."""
         if index in self.groups or not 0 <= index < self.num_groups:
             raise AssertionError(f"group {index} reports ready twice, or is not one of {self.num_groups}")
-        self.groups[index] = GroupState(index, epoch, num_pages, page_size, config=self.config, counters=self._counters)
+        self.groups[index] = GroupState(index, epoch, num_pages, page_size, self.config, self._counters)
         self.group_stats[index] = GroupStats()
-        self._planners[index] = planner_of(self.config)
         if len(self.groups) == self.num_groups:
             pools = [group.pool.num_pages * group.page_size for group in self.groups.values()]
             self.max_model_len = min(self.model.max_model_len, *pools)
@@ -82,7 +83,7 @@ class Scheduler:
             self._refuse(message.request, error)
             return
         self.outbox.append(RequestAccepted(request.id))
-        if request.num_output and request.tokens[-1] in request.stop_ids:
+        if request.num_resumed and request.tokens[-1] in request.stop_ids:
             self._finish(request, "stop", now, request.tokens[-1])
         elif len(request.tokens) >= request.max_length and not request.warm:
             self._finish(request, "length", now)
@@ -106,8 +107,7 @@ class Scheduler:
         request = self.requests.get(request_id)
         if request is None or request.warm:
             return
-        request.credit_length += num_tokens
-        request.limit()
+        request.grant(num_tokens)
         if request.state is State.PAUSED:
             del self.paused[request.id]
             self.groups[request.group].enqueue(request)
@@ -117,12 +117,18 @@ class Scheduler:
     def plan(self, index: int, now: float) -> StepPlan | None:
         """The next step of a group, None if it has nothing to do or enough in flight."""
         group = self.groups[index]
+        if len(group.in_flight) >= group.max_in_flight:
+            return None
         if not group.in_flight:
             group.progressed_at = now
-        plan = self._planners[index](group, now)
-        if plan is not None:
-            self.group_stats[index].step_tokens = group.in_flight[-1].load.num_tokens
-            self._count_admissions(plan, now)
+        plan = self._plan_step(group, now)
+        if plan is None:
+            return None
+        load = group.in_flight[-1].load
+        self.group_stats[index].step_tokens = load.num_decode_rows + load.num_prefill_tokens
+        if plan.starts:
+            self._pace.admitted(len(plan.starts), now)
+            self.stats.count_admitted([self.requests[start.request] for start in plan.starts])
         return plan
 
     def plan_due(self, index: int) -> float:
@@ -199,28 +205,32 @@ class Scheduler:
     def _take(self, message: Submit, now: float) -> Request:
         if not self.max_model_len:
             raise RequestError("overloaded", "the model is still loading", retry_after_ms=1000)
-        check_submit(message, self.config, self.model, self.max_model_len, self._waiting())
-        tokens = message.prompt_tokens + message.output_tokens
-        group, match = choose_group(list(self.groups.values()), tokens, message.cache_salt)
-        request = make_request(
-            message,
-            self.model,
-            arrival=self._num_arrivals,
-            now=now,
-            account=self._counters.open(message.tenant),
-            group=group.index,
-            new_seed=self._new_seed,
-        )
-        request.match = match
+        check_submit(message, self.model, self.max_model_len)
+        self._check_room(len(message.prompt_tokens) + len(message.output_tokens))
+        account = self._counters.open(message.tenant)
+        request = make_request(message, self.model, account, self._num_arrivals, now)
+        if request.sampling.seed is None:
+            request.sampling = replace(request.sampling, seed=self._new_seed())  # for its whole life
+        choose_group(self.groups.values(), request)
         self._num_arrivals += 1
         self.requests[request.id] = request
         return request
 
-    def _waiting(self) -> Waiting:
-        num_tokens = sum(group.num_waiting_tokens for group in self.groups.values())
-        num_requests = max(sum(group.num_delayed for group in self.groups.values()), len(self.paused))
-        excess = max(1, num_requests - self.config.max_waiting + 1)
-        return Waiting(num_requests, num_tokens, self._pace.retry_after_ms(excess))
+    def _check_room(self, num_tokens: int) -> None:
+        """Refuse what cannot be served now."""
+        config, groups = self.config, self.groups.values()
+        num_requests = max(sum(group.num_delayed for group in groups), len(self.paused))
+        num_waiting = sum(group.num_waiting_tokens for group in groups)
+        if num_requests >= config.max_waiting:
+            reason = f"{num_requests} requests are waiting; limit is {config.max_waiting}"
+        elif num_waiting and num_waiting + num_tokens > config.max_waiting_tokens:
+            reason = (
+                f"{num_waiting} tokens are waiting, this request has {num_tokens}; limit is {config.max_waiting_tokens}"
+            )
+        else:
+            return
+        excess = max(1, num_requests - config.max_waiting + 1)
+        raise RequestError("overloaded", reason, retry_after_ms=self._pace.retry_after_ms(excess))
 
     def _refuse(self, request_id: int, error: RequestError) -> None:
         self.stats.failure[error.code] += 1
@@ -259,10 +269,3 @@ class Scheduler:
                 idle.check_idle()
         if self.config.check_invariants:
             self.check()
-
-    def _count_admissions(self, plan: StepPlan, now: float) -> None:
-        self._pace.admitted(len(plan.starts), now)
-        for start in plan.starts:
-            request = self.requests[start.request]
-            if request.incarnation == 0:
-                self.stats.count_admitted(request)

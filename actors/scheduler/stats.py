@@ -96,13 +96,15 @@ class Stats:
     request_prompt_tokens: Histogram = field(default_factory=_tokens)
     request_generation_tokens: Histogram = field(default_factory=_tokens)
 
-    def count_admitted(self, request: Request) -> None:
-        """It entered a batch for the first time."""
-        self.prompt_tokens += request.num_prompt
-        self.cache_queries += request.num_prompt
-        self.cache_hits += request.num_cached
-        self.request_prompt_tokens.observe(request.num_prompt)
-        if request.admitted_at is not None:
+    def count_admitted(self, requests: list[Request]) -> None:
+        """They entered a batch; counted are those who did so for the first time."""
+        for request in requests:
+            if request.incarnation or request.admitted_at is None:
+                continue
+            self.prompt_tokens += request.num_prompt
+            self.cache_queries += request.num_prompt
+            self.cache_hits += request.num_cached
+            self.request_prompt_tokens.observe(request.num_prompt)
             self.queue_time.observe(request.admitted_at - request.submitted_at)
 
     def count_tokens(self, applied: Applied, now: float) -> None:

@@ -115,7 +115,7 @@ def test_who_ended_while_waiting_is_skipped_and_its_entry_does_not_stay() -> Non
         request = make(arrival, account)
         queue.push(request)
         queue.discard(request)
-    assert len(queue) == 1
+    assert queue.num_queued == 1
     assert sum(len(line) for level in queue._levels.values() for line in level.lines.values()) < 100
     assert drain(queue) == [0]
 
