@@ -1,1 +1,1 @@
-"""The scheduler: decides every step; read `actor` (the shell), `scheduler`, then `plan`."""
+"""The scheduler: decides every step; read `actor` (the shell), `scheduler`, then `step`."""

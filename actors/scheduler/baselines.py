@@ -1,15 +1,14 @@
 """Other ways of planning, which exist to be compared with: `--batching static` and `--no-chunked-prefill`.
 
-They get all that the engine has besides: paged KV, prefix cache, overlap, tokens streamed at once. Read `plan` first.
+They get all that the engine has besides: paged KV, prefix cache, overlap, tokens streamed at once. Read `step` first.
 """
 
 from collections.abc import Callable
 
-from actors.scheduler.admission import Admission, admit
 from actors.scheduler.config import SchedulerConfig
-from actors.scheduler.group import GroupState
-from actors.scheduler.plan import Step, plan_step
+from actors.scheduler.group import Admission, GroupState
 from actors.scheduler.request import Request
+from actors.scheduler.step import Step, plan_step
 from protocol.step import StepPlan
 
 Planner = Callable[[GroupState, float], StepPlan | None]
@@ -25,7 +24,6 @@ def planner_of(config: SchedulerConfig) -> Planner:
 def plan_whole_prompts(group: GroupState, now: float) -> StepPlan | None:
     """The next step if no prompt is cut."""
     step = WholePrompts(group)
-    step.go_on()
     step.admit_waiting(now)
     return step.finish(group.num_running)
 
@@ -52,10 +50,9 @@ class StaticBatches:
     def plan_step(self, group: GroupState, now: float) -> StepPlan | None:
         """The next step; prompts may take several. Nobody is held back for a prefix: all members begin at once."""
         step = self._kind(group)
-        step.go_on()
         if group.num_running == 0:
             while group.free_slots and (request := group.queue.peek(now)):
-                if admit(group, request, now) is not Admission.ADMITTED:
+                if group.admit(request, now) is not Admission.ADMITTED:
                     break
                 step.starts.append(request.row_start())
                 step.compute(request)

@@ -1,14 +1,16 @@
 """The scheduler's side of one group of devices: its pages, its row slots, who runs in them, and the steps in flight.
 
-Values and the moves between them; the decisions are in `admission` and `plan`.
+A request's moves are here: it waits, is let in, publishes its pages, is preempted, leaves. Read `queue` for who is
+next, `pages` for what is shared, `step` for what those who run compute.
 """
 
 from collections import deque
 from dataclasses import dataclass, field
+from enum import Enum
 
 from actors.scheduler.config import SchedulerConfig
 from actors.scheduler.cost import CostModel, StepLoad
-from actors.scheduler.pages import PagePool, PrefixCache
+from actors.scheduler.pages import Node, PagePool, PrefixCache
 from actors.scheduler.queue import HoldBack, TokenCounters, WaitingQueue
 from actors.scheduler.request import Request, State
 
@@ -24,6 +26,14 @@ class InFlight:
     """Row slots held while it was planned."""
     warmed: list[Request] = field(default_factory=list)
     """Warm requests whose prompt this step completes."""
+
+
+class Admission(Enum):
+    """What became of the attempt."""
+
+    ADMITTED = "admitted"
+    HELD_BACK = "held back"
+    NO_ROOM = "no room"
 
 
 class GroupState:
@@ -91,6 +101,52 @@ class GroupState:
         else:
             self.hold_back.discard(request)
 
+    def admit(self, request: Request, now: float) -> Admission:
+        """Let the request that `queue.peek` gave into the batch, or leave everything as it was; a slot is free.
+
+        A transaction: match the prefix, pin it, evict, allocate all pages of the known tokens. Everything that can fail
+        is asked before anything is changed, so there is nothing to roll back. Pages for the whole prompt are taken at
+        once: a prompt that has begun never waits for pages, and only decoding rows can run short (see `make_room`).
+        """
+        num_pages = -(-len(request.tokens) // self.page_size)
+        pool = self.pool
+        if request.match is not None and num_pages - request.match[1] > pool.num_available and request.match[0].alive:
+            return Admission.NO_ROOM  # still: a match only grows by pages of others, which are available once those end
+        node, depth = request.match = self.cache.match(request.tokens, request.cache_salt, request.match)
+        if self.hold_back.park(request, node, depth):
+            self.queue.pop(request)
+            return Admission.HELD_BACK
+        # Each row that runs may want a page soon: without that reserve an admission could cause a preemption at once.
+        wanted = num_pages - depth + self.num_running
+        if wanted > pool.num_available:
+            return Admission.NO_ROOM
+        matched = self.cache.chain(node)
+        if wanted + sum(1 for page in matched if not pool.refs(page)) > pool.num_available:
+            return Admission.NO_ROOM
+        self.queue.pop(request)
+        self.num_waiting_tokens -= len(request.tokens)
+        self._enter(request, node, matched, num_pages)
+        if request.admitted_at is None:
+            request.admitted_at = now
+            request.num_cached = min(request.num_prompt, request.num_computed)
+            request.account.served += len(request.tokens) - request.num_computed
+        return Admission.ADMITTED
+
+    def make_room(self) -> None:
+        """Preempt as few as it takes until every decoding row has room for its next token.
+
+        The lowest priority goes, the newest first: before the step is planned, so its budget of this step is not spent.
+        Its published pages stay cached and it keeps its place in the queue. Never takes one whose going frees nothing.
+        """
+        wanting = {request for request in self.decoding.values() if request.wants_page()}
+        while len(wanting) > self.pool.num_available:
+            helpful = [request for request in self.running() if request in wanting or self._frees_any(request)]
+            victim = max(helpful, key=lambda request: request.order)
+            wanting.discard(victim)
+            self.leave(victim)
+            self.num_preemptions += 1
+            self.enqueue(victim)
+
     def publish(self, request: Request, num_tokens: int) -> None:
         """Let whole pages of the first `num_tokens` tokens be matched: known, and computed by steps already planned."""
         size = self.page_size
@@ -139,3 +195,21 @@ class GroupState:
             raise AssertionError(f"row slots lost or doubled: {slots}")
         if any(request.state is not State.RUNNING for request in self.running()):
             raise AssertionError("a request that does not run holds a slot")
+
+    def _enter(self, request: Request, node: Node, matched: list[int], num_pages: int) -> None:
+        for page in matched:
+            self.pool.hold(page)
+        request.pages = matched + [self.cache.allocate() for _ in range(num_pages - len(matched))]
+        request.capacity = num_pages * self.page_size
+        request.num_pages_sent = 0
+        request.node = node if self.config.prefix_cache else None
+        request.num_published = len(matched)
+        request.match = None
+        request.num_computed = len(matched) * self.page_size
+        request.length = len(request.tokens)
+        request.slot = self.free_slots.pop()
+        request.state = State.RUNNING
+        self.prefilling[request.slot] = request
+
+    def _frees_any(self, request: Request) -> bool:
+        return any(self.pool.refs(page) == 1 for page in request.pages)

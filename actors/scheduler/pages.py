@@ -8,7 +8,7 @@
 
 `PrefixCache`: a chain of pages for each prompt prefix, shared by all who begin so. A page's key is its parent in the
 chain plus its own token ids, and a look-up compares both in full: no hash collision can give one user another's page.
-Chains of different `cache_salt` never meet. Who is let in with what was matched is decided in `admission`.
+Chains of different `cache_salt` never meet. Who is let in with what was matched is decided in `group`.
 """
 
 from collections import OrderedDict

@@ -2,7 +2,7 @@
 
 Priority first, raised by waiting; between tenants the least served; within a tenant the oldest. Tenants are charged by
 virtual token counters (Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024). Of several waiting
-requests that share an uncached prefix one goes first, and the rest hit its pages. Never admits: see `admission`.
+requests that share an uncached prefix one goes first, and the rest hit its pages. Never admits: see `group`.
 """
 
 from dataclasses import dataclass, field

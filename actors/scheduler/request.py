@@ -6,7 +6,7 @@
     [len(tokens), length)     sampled by steps still in flight: only the device knows them
     [0, num_computed)         KV written by the steps planned so far (in flight ones included)
 
-There are no phases: a row computes `length - num_computed` tokens, as many as the step has room for. Read `plan` next.
+There are no phases: a row computes `length - num_computed` tokens, as many as the step has room for. Read `step` next.
 """
 
 from dataclasses import dataclass, field
@@ -127,6 +127,10 @@ class Request:
             tpot_ms=None if first is None or num_gaps < 1 else (self.last_token_at - first) * 1e3 / num_gaps,
             total_ms=(now - self.submitted_at) * 1e3,
         )
+
+    def wants_page(self) -> bool:
+        """Its next token does not fit into its pages."""
+        return self.num_computed == self.capacity and self.length < self.stop_length
 
     def page_key(self, index: int, page_size: int) -> tuple[int, ...]:
         """Token ids of one whole page."""

@@ -1,14 +1,13 @@
 """The whole scheduler as plain state: messages and results in, plans and answers out. No await, no clock, no socket.
 
 Every request that is accepted ends once, here. Answers to the ingress collect in `outbox`, in the order they happened.
-Read `actor` for the shell around it, `plan` for the step, `apply` for its result.
+Read `actor` for the shell around it, `intake` for what is let in, `step` for what is planned and applied.
 """
 
 from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from actors.scheduler.apply import apply_step
 from actors.scheduler.baselines import planner_of
 from actors.scheduler.config import SchedulerConfig
 from actors.scheduler.group import GroupState
@@ -16,6 +15,7 @@ from actors.scheduler.intake import AdmissionPace, check_submit, choose_group, m
 from actors.scheduler.queue import TokenCounters
 from actors.scheduler.request import Request, State
 from actors.scheduler.stats import GroupStats, Stats
+from actors.scheduler.step import apply_step
 from protocol.errors import ErrorCode, RequestError
 from protocol.messages import (
     EngineReady,

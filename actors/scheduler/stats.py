@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from actors.scheduler.apply import Applied
 from actors.scheduler.cost import CostModel
 from actors.scheduler.request import Request
+from actors.scheduler.step import Applied
 from protocol.messages import FinishReason, Timing
 from protocol.step import StepResult
 

@@ -1,5 +1,5 @@
 from tests.actors.scheduler.rig import Rig, make_config
-from tests.actors.scheduler.test_plan import counts, prompt
+from tests.actors.scheduler.test_step import counts, prompt
 
 
 def test_an_unchunked_prompt_goes_whole_and_alone() -> None:

@@ -1,4 +1,3 @@
-from actors.scheduler.admission import make_room
 from tests.actors.scheduler.rig import Rig, make_config
 
 PROMPT = [100 + index for index in range(12)]
@@ -176,6 +175,6 @@ def test_who_would_free_nothing_is_left_alone() -> None:
     older = rig.request(2)
     for request in (rig.request(1), older):
         request.num_computed, request.length = request.capacity, request.capacity + 1
-    make_room(rig.group)
+    rig.group.make_room()
     assert older.slot == -1
     assert newest.slot >= 0
