@@ -13,6 +13,14 @@ MAX_LOGPROBS = 20
 MAX_STOP_TOKEN_IDS = 128
 MAX_LOGIT_BIAS = 1024
 
+Temperature = Annotated[float, Meta(ge=0, le=2)]
+TopP = Annotated[float, Meta(gt=0, le=1)]
+MinP = Annotated[float, Meta(ge=0, le=1)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+RepetitionPenalty = Annotated[float, Meta(gt=0, le=2)]
+Bias = Annotated[float, Meta(ge=-100, le=100)]
+NumLogprobs = Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)]
+
 
 class SamplingParams(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """Parameters of one request as the scheduler and the devices see them.
@@ -23,16 +31,16 @@ class SamplingParams(Struct, frozen=True, kw_only=True, omit_defaults=True, forb
     """
 
     max_tokens: PositiveCount
-    temperature: Annotated[float, Meta(ge=0, le=2)] = 1.0
-    top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    temperature: Temperature = 1.0
+    top_p: TopP = 1.0
     top_k: Count = 0
-    min_p: Annotated[float, Meta(ge=0, le=1)] = 0.0
-    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] = 0.0
-    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] = 0.0
-    repetition_penalty: Annotated[float, Meta(gt=0, le=2)] = 1.0
-    logit_bias: dict[TokenId, Annotated[float, Meta(ge=-100, le=100)]] = {}
+    min_p: MinP = 0.0
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
+    repetition_penalty: RepetitionPenalty = 1.0
+    logit_bias: dict[TokenId, Bias] = {}
     seed: Seed | None = None
     stop_token_ids: Annotated[tuple[TokenId, ...], Meta(max_length=MAX_STOP_TOKEN_IDS)] = ()
     ignore_eos: bool = False
     min_tokens: Count = 0
-    logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
+    logprobs: NumLogprobs | None = None

@@ -11,10 +11,20 @@ from typing import Annotated
 from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import replace
 
-from protocol.bounds import Count, PositiveCount, RequestName, Seed, Sequence63, TokenId
+from protocol.bounds import MAX_INT31, MAX_NAME_LENGTH, Count, PositiveCount, RequestName, Seed, Sequence63, TokenId
 from protocol.errors import ErrorCode, RequestError
-from protocol.messages import FinishReason, Slo, Timing, Usage
-from protocol.sampling import MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_STOP_TOKEN_IDS
+from protocol.messages import FinishReason, RequestFailed, Slo, Timing, Usage
+from protocol.sampling import (
+    MAX_LOGIT_BIAS,
+    MAX_STOP_TOKEN_IDS,
+    Bias,
+    MinP,
+    NumLogprobs,
+    Penalty,
+    RepetitionPenalty,
+    Temperature,
+    TopP,
+)
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_LENGTH = 4096
@@ -56,22 +66,20 @@ class Generate(Command, frozen=True, kw_only=True, tag="generate"):
     prompt: str | None = None
     prompt_tokens: list[TokenId] | None = None
     max_tokens: PositiveCount | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
-    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
-    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=2)] | None = None
-    logit_bias: (
-        Annotated[dict[TokenId, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=MAX_LOGIT_BIAS)] | None
-    ) = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=MAX_INT31)] | None = None
+    min_p: MinP | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    logit_bias: Annotated[dict[TokenId, Bias], Meta(max_length=MAX_LOGIT_BIAS)] | None = None
     seed: Seed | None = None
     stop: Annotated[list[StopString], Meta(max_length=MAX_STOP_STRINGS)] | None = None
     stop_token_ids: Annotated[list[TokenId], Meta(max_length=MAX_STOP_TOKEN_IDS)] | None = None
     ignore_eos: bool = False
     min_tokens: Count = 0
-    logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
+    logprobs: NumLogprobs | None = None
     return_tokens: bool = False
     slo: SloTargets | None = None
     priority: Annotated[int, Meta(ge=-10, le=10)] = 0
@@ -98,14 +106,14 @@ class Resume(Command, frozen=True, kw_only=True, tag="resume"):
     """Pick up a resumable request; the client holds `after` output tokens and calls it `id` from now on."""
 
     id: RequestName
-    resume_token: Annotated[str, Meta(min_length=1, max_length=128)]
+    resume_token: RequestName
     after: Count
 
 
 class Ping(Command, frozen=True, kw_only=True, tag="ping"):
     """Answered by Pong with the same nonce."""
 
-    nonce: Sequence63 | Annotated[str, Meta(max_length=128)] = 0
+    nonce: Sequence63 | Annotated[str, Meta(max_length=MAX_NAME_LENGTH)] = 0
 
 
 class Authenticate(Command, frozen=True, kw_only=True, tag="authenticate"):
@@ -118,6 +126,11 @@ class Warm(Struct, frozen=True):
     """Compute the prompt into the prefix cache and finish; only the Responses dialect (`generate: false`) asks this."""
 
     generate: Generate
+
+    @property
+    def id(self) -> str:
+        """Of the request."""
+        return self.generate.id
 
 
 StreamCommand = Generate | Cancel | Credit | Resume | Ping | Authenticate
@@ -216,7 +229,7 @@ SessionEvent = Accepted | Draining | Tokens | Finished | Failed
 """What a connection hands to its session; Hello and Pong are the session's own."""
 
 
-def failed_event(name: str | None, error: RequestError) -> Failed:
+def failed_event(name: str | None, error: RequestError | RequestFailed) -> Failed:
     """The event that tells a client of `error`, about its request `name`."""
     return Failed(
         id=name, code=error.code, message=error.message, param=error.param, retry_after_ms=error.retry_after_ms

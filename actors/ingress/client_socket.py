@@ -32,20 +32,15 @@ class ClientSocket(ServerConnection):
         self._is_refused = False
 
     @property
-    def is_open(self) -> bool:
-        """Frames can be sent."""
-        return self.protocol.state is State.OPEN and not self.transport.is_closing()
-
-    @property
     def is_writable(self) -> bool:
         """The client keeps up: less than the write limit is unsent."""
         return not self.paused
 
     def send_frames(self, frames: Sequence[Frame]) -> None:
         """Write whole messages (text for str, binary for bytes) now; dropped when the socket is closing."""
-        if not self.is_open:
-            return
         protocol = self.protocol
+        if protocol.state is not State.OPEN or self.transport.is_closing():
+            return
         for frame in frames:
             if isinstance(frame, str):
                 protocol.send_text(frame.encode())

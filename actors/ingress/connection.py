@@ -235,7 +235,7 @@ class Connection:
                 await self._serve(command)
         except RequestError as error:
             self._shared.metrics.count_failure(error.code)
-            self._send(failed_event(_name_of(command), error))
+            self._send(failed_event(None if isinstance(command, Authenticate) else command.id, error))
 
     def _authenticate(self, key: str) -> None:
         if self._tenant is not None:
@@ -265,16 +265,6 @@ class Connection:
                 raise RequestError("resume_expired", message, param="resume_token")
             case _:
                 assert_never(command)
-
-
-def _name_of(command: SessionCommand) -> str | None:
-    match command:
-        case Authenticate():
-            return None
-        case Warm(generate=generate):
-            return generate.id
-        case _:
-            return command.id
 
 
 def _where(error: BaseException) -> str:

@@ -68,20 +68,17 @@ class Connections:
 
     async def _run(self, socket: ClientSocket) -> int:
         if self._shared.status.is_drained:
-            return await _turn_away(socket, GOING_AWAY, "the server is going away")
+            await socket.close(GOING_AWAY, "the server is going away")
+            return GOING_AWAY
         if len(self._open) >= self._shared.config.max_connections:
-            return await _turn_away(socket, OVERLOADED, "too many connections")
+            await socket.close(OVERLOADED, "too many connections")
+            return OVERLOADED
         connection = Connection(socket, new_session(socket, self._shared), self._shared)
         self._open.add(connection)
         try:
             return await connection.run()
         finally:
             self._open.discard(connection)
-
-
-async def _turn_away(socket: ClientSocket, code: int, reason: str) -> int:
-    await socket.close(code, reason)
-    return code
 
 
 def new_session(socket: ClientSocket, shared: Shared) -> Session:

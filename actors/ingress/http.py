@@ -93,12 +93,9 @@ class Pages:
         return respond_json(status, {"status": "ok" if health.ok else "failing", "detail": health.detail})
 
     def _ready(self) -> Response:
-        status = self._status
-        if status.is_draining:
-            return respond_json(HTTPStatus.SERVICE_UNAVAILABLE, {"status": "draining"})
-        if not status.is_ready:
-            return respond_json(HTTPStatus.SERVICE_UNAVAILABLE, {"status": "loading"})
-        return respond_json(HTTPStatus.OK, {"status": "ready"})
+        word = "draining" if self._status.is_draining else "ready" if self._status.is_ready else "loading"
+        status = HTTPStatus.OK if word == "ready" else HTTPStatus.SERVICE_UNAVAILABLE
+        return respond_json(status, {"status": word})
 
     def _models(self) -> dict[str, object]:
         model = {

@@ -16,7 +16,7 @@ from actors.ingress.text import OutputText, Piece
 from protocol.errors import PartFailed
 from protocol.messages import RequestFailed, RequestFinished, Submit, TokenDelta, Usage
 from protocol.step import TokenLogprob
-from protocol.wire import Accepted, Failed, Finished, SessionEvent, Tokens, WireLogprob, WireTopLogprob
+from protocol.wire import Accepted, Failed, Finished, SessionEvent, Tokens, WireLogprob, WireTopLogprob, failed_event
 
 MAX_FRAME_TOKENS = 256
 """What waited for a slow client comes in frames of this size, which its library will take."""
@@ -90,7 +90,8 @@ class Stream:
         self._on_dirty: Callable[[Stream], None] | None = None
         self.is_dirty = False
         """There is something to take, and whoever listens knows."""
-        self._resume(submit.output_tokens)
+        if submit.output_tokens:
+            self._resume(submit.output_tokens)
 
     @property
     def has_ended(self) -> bool:
@@ -155,15 +156,7 @@ class Stream:
 
     def fail(self, message: RequestFailed) -> None:
         """Take the terminal event of a request that cannot be served."""
-        self.end(
-            Failed(
-                id=self.client_id,
-                code=message.code,
-                message=message.message,
-                param=message.param,
-                retry_after_ms=message.retry_after_ms,
-            )
-        )
+        self.end(failed_event(self.client_id, message))
 
     def end(self, event: Finished | Failed) -> None:
         """Nothing comes after this."""
@@ -185,8 +178,6 @@ class Stream:
 
     def _resume(self, tokens: list[int]) -> None:
         """The client holds these already: their text is not sent again."""
-        if not tokens:
-            return
         self.tokens.extend(tokens)
         piece = self._text.push(tokens)
         if piece is not None:

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 
 from protocol.bounds import MAX_INT31, PositiveCount
 from protocol.errors import RequestError, invalid
-from protocol.sampling import MAX_LOGPROBS
+from protocol.sampling import NumLogprobs, Temperature, TopP
 from protocol.validation import check_generate, check_model, read_fields, shown
 from protocol.wire import ChatMessage, Generate
 
@@ -30,14 +30,14 @@ class CreateFields(Struct, frozen=True, kw_only=True):
     model: str | None = None
     input: Any = None
     instructions: str | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
     max_output_tokens: PositiveCount | None = None
     metadata: Annotated[dict[_MetadataKey, _MetadataValue], Meta(max_length=16)] | None = None
     previous_response_id: str | None = None
     generate: bool | None = None
     include: list[str] | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
+    top_logprobs: NumLogprobs | None = None
     parallel_tool_calls: bool | None = None
     background: bool | None = None
     prompt_cache_key: str | None = None
