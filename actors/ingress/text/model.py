@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from actors.ingress.text.byte_level import ByteLevelStream, ByteTable
 from actors.ingress.text.chat import ChatTemplate
-from actors.ingress.text.sentence_piece import PieceTable, SentencePieceRules, SentencePieceStream
+from actors.ingress.text.decoding import PieceTable, SentencePieceRules, SentencePieceStream
 from protocol.errors import RequestError
 from protocol.wire import ChatMessage
 
