@@ -21,8 +21,8 @@ from client.errors import (
     BadRequestError,
     NotFoundError,
 )
-from protocol.native.client import decode_event, encode_command
-from protocol.session import Encoding
+from protocol.native.client import decode_event
+from protocol.session import Encoding, encode
 from protocol.wire import (
     JSON_SUBPROTOCOL,
     MSGPACK_SUBPROTOCOL,
@@ -76,7 +76,7 @@ class Connection:
         Raises BadRequestError if the command is larger than the server takes.
         """
         try:
-            frame = encode_command(command, self._encoding)
+            frame = encode(command, self._encoding)
         except UnicodeEncodeError as error:
             raise BadRequestError(f"a text is no valid Unicode: {error}", code="invalid_request") from error
         if len(frame) > self.hello.max_message_bytes:

@@ -10,12 +10,16 @@ from abc import ABC, abstractmethod
 from typing import Literal
 
 import msgspec
+from msgspec import Struct
 
 from protocol.errors import ErrorCode, RequestError, invalid
 from protocol.wire import SessionCommand, SessionEvent
 
 Frame = str | bytes
 Encoding = Literal["json", "msgpack"]
+
+_JSON = msgspec.json.Encoder()
+_MSGPACK = msgspec.msgpack.Encoder()
 
 MAX_LIVE = 16_384
 MAX_ENDED = 4_096
@@ -93,6 +97,11 @@ class LiveIds:
     def was_used(self, name: str) -> bool:
         """It runs or ended lately: what still arrives about it is late, not wrong."""
         return name in self._live or name in self._ended
+
+
+def encode(message: Struct, encoding: Encoding) -> Frame:
+    """A frame to send: text for JSON, binary for msgpack."""
+    return _JSON.encode(message).decode() if encoding == "json" else _MSGPACK.encode(message)
 
 
 def read_map(frame: Frame, encoding: Encoding) -> dict[str, object]:

@@ -15,13 +15,12 @@ from websockets.asyncio.server import Server
 from actors.ingress.access import Keys
 from actors.ingress.config import IngressConfig
 from actors.ingress.connection import GOING_AWAY, Shared
-from actors.ingress.connections import Connections
 from actors.ingress.engine import EngineProbe, EngineStatus
 from actors.ingress.http import Pages
 from actors.ingress.live_requests import ENGINE_GONE, LiveRequests
 from actors.ingress.metrics import IngressMetrics
 from actors.ingress.requests import RequestReader
-from actors.ingress.server import open_server
+from actors.ingress.server import Connections, open_server
 from actors.ingress.text import TextModel
 from actors.runtime.actor import Actor
 from actors.runtime.clock import Clock
@@ -91,13 +90,12 @@ class IngressActor(Actor[IngressInbox]):
         """Read the tokenizer, open the server."""
         config, model = self._config, self._model
         text = await asyncio.to_thread(TextModel.load, model.folder)
-        keys = Keys(config.api_keys)
         self._reader = RequestReader(model, text, config)
         self._live = LiveRequests(self._scheduler, self._reader, self._status)
         shared = Shared(
             config=config,
             model=model,
-            keys=keys,
+            keys=Keys(config.api_keys),
             status=self._status,
             live=self._live,
             metrics=self._metrics,
@@ -105,7 +103,7 @@ class IngressActor(Actor[IngressInbox]):
         )
         self._connections = Connections(shared)
         pages = Pages(config, model, self._status, self._probe, self._metrics)
-        self._server = await open_server(config, keys, pages, self._listener, self._connections.serve)
+        self._server = await open_server(shared, pages, self._connections, self._listener)
         self.spawn(self._forward(), name="outbox")
         self.spawn(self._sweep(), name="deadlines")
         self.spawn(self._watch(), name="watch")

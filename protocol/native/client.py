@@ -1,35 +1,26 @@
-"""The client's side of the own dialect: commands to frames, frames to events.
+"""The client's side of the native dialect: frames to events, for a client is lenient where a server is strict.
 
-A client is lenient where a server is strict: fields and event types that it does not know are ignored, so that a newer
-server can say more. Read `protocol.wire` for the structs.
+Fields and event types that it does not know are ignored, so that a newer server can say more. Read `protocol.wire` for
+the structs.
 """
 
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 
 from protocol.session import Encoding, Frame
-from protocol.wire import StreamCommand, StreamEvent
+from protocol.wire import StreamEvent
 
 
 class _Tag(msgspec.Struct, frozen=True):
     type: str
 
 
-_json_encoder = msgspec.json.Encoder()
-_msgpack_encoder = msgspec.msgpack.Encoder()
-_json_events = msgspec.json.Decoder(StreamEvent)
-_msgpack_events = msgspec.msgpack.Decoder(StreamEvent)
-_json_tags = msgspec.json.Decoder(_Tag)
-_msgpack_tags = msgspec.msgpack.Decoder(_Tag)
+_DECODERS: dict[Encoding, tuple[Any, Any]] = {
+    "json": (msgspec.json.Decoder(StreamEvent), msgspec.json.Decoder(_Tag)),
+    "msgpack": (msgspec.msgpack.Decoder(StreamEvent), msgspec.msgpack.Decoder(_Tag)),
+}
 _KNOWN = frozenset(kind.__struct_config__.tag for kind in get_args(StreamEvent))
-
-
-def encode_command(command: StreamCommand, encoding: Encoding) -> Frame:
-    """A frame to send: text for JSON, binary for msgpack."""
-    if encoding == "json":
-        return _json_encoder.encode(command).decode()
-    return _msgpack_encoder.encode(command)
 
 
 def decode_event(frame: Frame, encoding: Encoding) -> StreamEvent | None:
@@ -37,19 +28,14 @@ def decode_event(frame: Frame, encoding: Encoding) -> StreamEvent | None:
 
     Raises msgspec.DecodeError for a frame that no server of this protocol version sends.
     """
+    if encoding == "msgpack" and isinstance(frame, str):
+        raise msgspec.DecodeError("a text frame came on a msgpack connection")
+    events, tags = _DECODERS[encoding]
     try:
-        event: StreamEvent = (
-            _json_events.decode(frame) if encoding == "json" else _msgpack_events.decode(_binary(frame))
-        )
+        event: StreamEvent = events.decode(frame)
     except msgspec.ValidationError:
-        tag = _json_tags.decode(frame) if encoding == "json" else _msgpack_tags.decode(_binary(frame))
+        tag: _Tag = tags.decode(frame)
         if tag.type in _KNOWN:
             raise
         return None
     return event
-
-
-def _binary(frame: Frame) -> bytes:
-    if isinstance(frame, str):
-        raise msgspec.DecodeError("a text frame came on a msgpack connection")
-    return frame

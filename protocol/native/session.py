@@ -7,16 +7,16 @@ for an id that has ended is late, not wrong, and is ignored; `unknown_id` is for
 so long ago that they are forgotten, see `protocol.session.LiveIds`). Of two equal keys in one map the last counts.
 """
 
-import msgspec
+from typing import get_args
+
 from msgspec.structs import replace
 
 from protocol.bounds import MAX_NAME_LENGTH
 from protocol.errors import RequestError, invalid
-from protocol.session import Encoding, Frame, Session, read_map
+from protocol.session import Encoding, Frame, Session, encode, read_map
 from protocol.validation import check_generate, read_fields, shown
 from protocol.wire import (
     Accepted,
-    Authenticate,
     Cancel,
     Credit,
     Draining,
@@ -34,19 +34,9 @@ from protocol.wire import (
     finite_logprob,
 )
 
-_COMMANDS: dict[str, type[Generate | Cancel | Credit | Resume | Ping | Authenticate]] = {
-    "generate": Generate,
-    "cancel": Cancel,
-    "credit": Credit,
-    "resume": Resume,
-    "ping": Ping,
-    "authenticate": Authenticate,
-}
+_COMMANDS: dict[str, type[StreamCommand]] = {str(kind.__struct_config__.tag): kind for kind in get_args(StreamCommand)}
 _ANSWERS_FRAME = ("duplicate_id", "unknown_id")
 """Codes that say something about a frame and nothing about the request of that name."""
-
-_JSON = msgspec.json.Encoder()
-_MSGPACK = msgspec.msgpack.Encoder()
 
 
 class NativeSession(Session):
@@ -73,7 +63,7 @@ class NativeSession(Session):
         """Take one event of a live request; events of others are dropped."""
         if isinstance(event, Tokens):
             if self._ids.is_heard(event.id):
-                self._send(_finite(event) if event.logprobs else event)
+                self._frames.append(encode(_finite(event) if event.logprobs else event, self._encoding))
             return
         name = None if isinstance(event, Draining) else event.id
         if name is None or self._ids.is_heard(name):
@@ -120,10 +110,10 @@ class NativeSession(Session):
         return command
 
     def _send(self, event: Event) -> None:
-        self._frames.append(_JSON.encode(event).decode() if self._encoding == "json" else _MSGPACK.encode(event))
+        self._frames.append(encode(event, self._encoding))
 
 
-def _read_kind(fields: dict[str, object]) -> type[Generate | Cancel | Credit | Resume | Ping | Authenticate]:
+def _read_kind(fields: dict[str, object]) -> type[StreamCommand]:
     kind = fields.get("type")
     if kind is None:
         raise invalid("type", "type is missing; it is required")

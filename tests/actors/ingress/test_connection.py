@@ -240,7 +240,7 @@ async def test_a_connection_that_cannot_begin_is_logged_and_closed(
     def explode(*_: object) -> None:
         raise ZeroDivisionError("private")
 
-    monkeypatch.setattr("actors.ingress.connections.new_session", explode)
+    monkeypatch.setattr("actors.ingress.server.new_session", explode)
     async with server.connect() as broken:
         assert await _close_code(broken) == 1011
     await _until_idle(server)

@@ -5,8 +5,8 @@ import json
 import msgspec
 import pytest
 
-from protocol.native.client import decode_event, encode_command
-from protocol.session import Encoding
+from protocol.native.client import decode_event
+from protocol.session import Encoding, encode
 from protocol.wire import Cancel, ChatMessage, Credit, Generate, Hello, Ping, Pong, StreamCommand
 from tests.protocol.frames import HELLO, greeted
 
@@ -23,7 +23,7 @@ def test_a_session_reads_what_a_client_encodes(encoding: Encoding) -> None:
         stop=["\n"],
     )
     session = greeted(encoding)
-    session.receive_frame(encode_command(command, encoding))
+    session.receive_frame(encode(command, encoding))
     assert session.take_frames() == []
     assert session.take_commands() == [command]
 
@@ -32,13 +32,13 @@ def test_a_session_reads_what_a_client_encodes(encoding: Encoding) -> None:
 def test_commands_have_the_frame_kind_of_their_encoding(encoding: Encoding) -> None:
     commands: list[StreamCommand] = [Cancel(id="a"), Credit(id="a", tokens=1), Ping(nonce=3)]
     for command in commands:
-        assert isinstance(encode_command(command, encoding), str) == (encoding == "json")
+        assert isinstance(encode(command, encoding), str) == (encoding == "json")
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_a_client_reads_a_pong(encoding: Encoding) -> None:
     session = greeted(encoding)
-    session.receive_frame(encode_command(Ping(nonce="n"), encoding))
+    session.receive_frame(encode(Ping(nonce="n"), encoding))
     (frame,) = session.take_frames()
     assert decode_event(frame, encoding) == Pong(nonce="n")
 
