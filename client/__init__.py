@@ -1,6 +1,7 @@
 """Talk to a tokenstage server: `async with Client("ws://127.0.0.1:8765") as client`. Imports `protocol` only."""
 
 from client.client import Client, Model
+from client.endpoint import Reconnect
 from client.errors import (
     APIConnectionError,
     APIError,
@@ -14,7 +15,6 @@ from client.errors import (
     OverloadedError,
 )
 from client.fields import GenerateFields
-from client.live_streams import Reconnect
 from client.stream import Stream, Timeouts
 from client.stream_state import Result, StreamItem
 

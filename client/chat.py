@@ -1,17 +1,35 @@
-"""`python -m client chat`: a conversation at the terminal; with piped standard input one question, one answer."""
+"""`python -m client chat`: a conversation at the terminal; with piped standard input one question, one answer.
+
+Chat is the loop, Conversation the value that the slash commands change and that is saved and loaded as one JSON file, a
+command a line in and words for the screen out. The terminal itself is `client.terminal`.
+"""
 
 import argparse
 import asyncio
 import sys
+from pathlib import Path
+from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from client.client import Client
-from client.conversation import Conversation, run_command
 from client.errors import APIError, BadRequestError
-from client.fields import flag_settings
+from client.fields import SETTINGS, check_settings, flag_settings, read_setting
 from client.stream_state import Result
 from client.terminal import Screen, complain, line_editor, until_interrupt
+from protocol.wire import ChatMessage
+
+HELP = """\
+/system [TEXT]      set the system prompt; without TEXT show it; /system - removes it
+/set [NAME VALUE]   set a generation setting; /set NAME shows it, /set shows all, /set NAME - resets it
+/clear              forget the conversation (system prompt and settings stay)
+/save FILE          write the conversation to FILE
+/load FILE          go on with a conversation from FILE
+/stats              figures of the last answer
+/help               this list
+/bye                leave (also Ctrl-D)
+Alt-Enter or a line that ends in \\ starts a new line; Ctrl-C stops an answer."""
 
 
 async def run_chat(flags: argparse.Namespace) -> int:
@@ -26,7 +44,7 @@ async def run_chat(flags: argparse.Namespace) -> int:
     return 0
 
 
-async def _answer_once(client: Client, conversation: Conversation, question: str) -> None:
+async def _answer_once(client: Client, conversation: "Conversation", question: str) -> None:
     if not question.strip():
         raise BadRequestError("standard input is empty: nothing to ask")
     conversation.ask(question.rstrip("\n"))
@@ -36,7 +54,7 @@ async def _answer_once(client: Client, conversation: Conversation, question: str
 class Chat:
     """The loop: read a line, run a command or stream an answer, until /bye."""
 
-    def __init__(self, client: Client, conversation: Conversation) -> None:
+    def __init__(self, client: Client, conversation: "Conversation") -> None:
         self._client = client
         self._conversation = conversation
         self._screen = Screen()
@@ -89,6 +107,107 @@ class Chat:
         self._screen.dim(f"error: {fault}" if fault else stats.footer())
 
 
+class Conversation(Struct, forbid_unknown_fields=True):
+    """What is sent with the next question."""
+
+    system: str = ""
+    settings: dict[str, Any] = {}
+    turns: list[ChatMessage] = []
+
+    def messages(self) -> list[ChatMessage]:
+        """All of it, in the order in which the model reads it."""
+        system = [ChatMessage(role="system", content=self.system)] if self.system else []
+        return [*system, *self.turns]
+
+    def ask(self, text: str) -> None:
+        """Add the user's turn."""
+        self.turns.append(ChatMessage(role="user", content=text))
+
+    def answered(self, text: str) -> None:
+        """Add the model's turn; without any text the question is taken back, so that it can be asked again."""
+        if text:
+            self.turns.append(ChatMessage(role="assistant", content=text))
+        else:
+            self.turns.pop()
+
+    def save(self, path: Path) -> None:
+        """Write it. Raises OSError."""
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(self)) + b"\n")
+
+    def load(self, path: Path) -> None:
+        """Become what `save` wrote. Raises OSError, BadRequestError; then nothing has changed."""
+        try:
+            saved = msgspec.json.decode(path.read_bytes(), type=Conversation)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BadRequestError(f"{path} is no saved chat: {error}") from error
+        check_settings(saved.settings)
+        self.system, self.settings, self.turns = saved.system, saved.settings, saved.turns
+
+
+def run_command(line: str, conversation: Conversation, *, stats: str) -> str | None:
+    """Run one line that starts with a slash: what is to be shown, None to end. Mistakes are shown, never raised."""
+    name, _, rest = line.strip().partition(" ")
+    try:
+        return _run(name, rest.strip(), conversation, stats)
+    except APIError as error:
+        return error.message
+    except OSError as error:
+        return f"{error.filename}: {error.strerror}"
+
+
+def _run(name: str, rest: str, conversation: Conversation, stats: str) -> str | None:
+    match name:
+        case "/help" | "/?":
+            text = HELP
+        case "/bye" | "/exit" | "/quit":
+            return None
+        case "/stats":
+            text = stats or "no answer yet"
+        case "/system":
+            text = _system(rest, conversation)
+        case "/set":
+            text = _set(rest, conversation)
+        case "/clear":
+            conversation.turns.clear()
+            text = "conversation cleared"
+        case "/save":
+            conversation.save(_path(name, rest))
+            text = f"saved {len(conversation.turns)} turns to {rest}"
+        case "/load":
+            conversation.load(_path(name, rest))
+            text = f"loaded {len(conversation.turns)} turns from {rest}"
+        case _:
+            text = f"no command {name}; /help lists them"
+    return text
+
+
+def _system(rest: str, conversation: Conversation) -> str:
+    if rest:
+        conversation.system = "" if rest == "-" else rest
+    return f"system prompt: {conversation.system or '(none)'}"
+
+
+def _set(rest: str, conversation: Conversation) -> str:
+    name, _, value = rest.partition(" ")
+    name = name.replace("-", "_")
+    if not name:
+        shown = [f"{known:20}{conversation.settings.get(known, '(default)')}" for known in SETTINGS]
+        return "\n".join(shown)
+    if name in SETTINGS and not value.strip():
+        return f"{name} = {conversation.settings.get(name, '(default)')}; {SETTINGS[name][1]}"
+    if value.strip() == "-":
+        conversation.settings.pop(name, None)
+        return f"{name} is the model's default"
+    conversation.settings[name] = read_setting(name, value.strip())
+    return f"{name} = {conversation.settings[name]}"
+
+
+def _path(name: str, rest: str) -> Path:
+    if not rest:
+        raise BadRequestError(f"{name} wants a file name")
+    return Path(rest).expanduser()
+
+
 class AnswerStats(Struct, frozen=True, kw_only=True):
     """Seconds are the caller's own clock: from sending to the first text, and to the last."""
 
@@ -119,13 +238,11 @@ class AnswerStats(Struct, frozen=True, kw_only=True):
         if self.result.finish_reason in (None, "cancelled"):
             return self.footer()
         usage, timing = self.result.usage, self.result.timing
-        return "\n".join(
-            [
-                self.footer(),
-                f"prompt    {usage.prompt_tokens} tokens, {usage.cached_tokens} of them from the prefix cache",
-                f"queue     {_ms(timing.queue_ms)}",
-                f"server    TTFT {_ms(timing.ttft_ms)}, TPOT {_ms(timing.tpot_ms)}, total {_ms(timing.total_ms)}",
-            ]
+        return (
+            f"{self.footer()}\n"
+            f"prompt    {usage.prompt_tokens} tokens, {usage.cached_tokens} of them from the prefix cache\n"
+            f"queue     {_ms(timing.queue_ms)}\n"
+            f"server    TTFT {_ms(timing.ttft_ms)}, TPOT {_ms(timing.tpot_ms)}, total {_ms(timing.total_ms)}"
         )
 
 

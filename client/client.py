@@ -1,4 +1,4 @@
-"""The client library's front door. Read `client.stream` next, then `client.live_streams`."""
+"""The client library's front door. Read `client.stream` next, then `client.connection`."""
 
 import asyncio
 import secrets
@@ -6,15 +6,14 @@ import ssl
 import uuid
 from collections.abc import Callable
 from http import HTTPStatus
-from types import TracebackType
 from typing import Self, Unpack
 
 import msgspec
 
-from client.endpoint import Endpoint, parse_url
+from client.connection import LiveStreams
+from client.endpoint import Endpoint, Reconnect, parse_url
 from client.errors import APIConnectionError
 from client.fields import GenerateFields, build_generate
-from client.live_streams import LiveStreams, Reconnect
 from client.stream import Stream, Timeouts
 from client.stream_state import Result
 from protocol.session import Encoding
@@ -80,9 +79,7 @@ class Client:
         self._keeper = self._tasks.create_task(self._live.run(), name="tokenstage-client")
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Close the socket (the server cancels what still runs). Streams that are still read fail."""
         tasks, keeper = self._tasks, self._keeper
         self._tasks = self._keeper = None

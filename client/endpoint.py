@@ -1,4 +1,4 @@
-"""Where a server is and how it is reached: its addresses, the key, the trust; opens its WebSockets, reads its pages.
+"""Where a server is and how it is reached (addresses, key, trust, attempts): opens its WebSockets, reads its pages.
 
 It keeps nothing open. Pages are read by HTTP/1.1 over asyncio streams, parsed by the standard library, without a proxy.
 Read `client.connection` next.
@@ -7,6 +7,7 @@ Read `client.connection` next.
 import asyncio
 import io
 import ipaddress
+import random
 import socket
 import ssl
 from http.client import HTTPException, HTTPResponse
@@ -26,6 +27,7 @@ MAX_PAGE_BYTES = 16 * 2**20
 CLOSE_S = 2.0
 _SCHEMES = {"ws": ("ws", "http"), "wss": ("wss", "https"), "http": ("ws", "http"), "https": ("wss", "https")}
 _PATHS = ("/v1/stream", "/v1/responses", "/v1")
+_draw = random.SystemRandom()
 
 
 class Endpoint(Struct, frozen=True, kw_only=True):
@@ -102,28 +104,38 @@ class Endpoint(Struct, frozen=True, kw_only=True):
             return False
 
 
+class Reconnect(Struct, frozen=True, kw_only=True):
+    """Exponential backoff with full jitter: before attempt n sleep a random part of min(cap_s, base_s * 2**n)."""
+
+    max_attempts: int = 10
+    """Attempts in a row without one token received; 0 never reconnects."""
+    base_s: float = 0.1
+    cap_s: float = 5.0
+
+    def delay_s(self, num_failures: int) -> float | None:
+        """Seconds to wait after `num_failures` (from 1) attempts in a row; None: give up."""
+        if num_failures > self.max_attempts:
+            return None
+        return _draw.uniform(0, min(self.cap_s, self.base_s * 2 ** (num_failures - 1)))
+
+
 def parse_url(url: str) -> tuple[str, str]:
     """What WebSocket and HTTP addresses begin with, from `ws://host:port` (or wss, http, https).
 
     A path of ours at the end is taken off. Raises BadRequestError.
     """
-    parts = _split(url)
+    try:
+        parts = urlsplit(url)
+        is_valid = parts.port != 0 and parts.scheme in _SCHEMES and bool(parts.hostname)
+    except ValueError:  # brackets that do not match, or a port that is no number or too large
+        is_valid = False
+    if not is_valid:
+        raise BadRequestError(f"url {url!r} is not of the form ws://host:port", code="invalid_request", param="url")
     path = parts.path.rstrip("/")
     for known in _PATHS:
         path = path.removesuffix(known)
     ws, http = _SCHEMES[parts.scheme]
     return f"{ws}://{parts.netloc}{path}", f"{http}://{parts.netloc}{path}"
-
-
-def _split(url: str) -> SplitResult:
-    try:
-        parts = urlsplit(url)
-        port_is_valid = parts.port is None or 0 < parts.port < 2**16
-    except ValueError:
-        port_is_valid = False
-    if not port_is_valid or parts.scheme not in _SCHEMES or not parts.hostname:
-        raise BadRequestError(f"url {url!r} is not of the form ws://host:port", code="invalid_request", param="url")
-    return parts
 
 
 def _parse(answer: bytes) -> tuple[int, bytes]:

@@ -1,18 +1,17 @@
 """One generation as its caller sees it: an async context manager, an async iterator of text, a result.
 
 It waits, times out and retries; what has arrived is counted by `client.stream_state`, the socket belongs to
-`client.live_streams`.
+`client.connection`.
 """
 
 import asyncio
 import random
-from types import TracebackType
 from typing import Self
 
 from msgspec import Struct
 
+from client.connection import LiveStreams
 from client.errors import APIError, APITimeoutError, OverloadedError
-from client.live_streams import LiveStreams
 from client.stream_state import Result, StreamItem, StreamState
 from protocol.wire import Generate, Tokens
 
@@ -60,9 +59,7 @@ class Stream:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Cancel the request on the server unless it has ended."""
         await self._leave()
 

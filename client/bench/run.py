@@ -17,7 +17,6 @@ import msgspec
 
 from client.bench.load import (
     SHAREGPT_LEN,
-    Ask,
     BenchRequest,
     Distribution,
     Lengths,
@@ -27,7 +26,7 @@ from client.bench.load import (
     read_requests,
 )
 from client.bench.metrics import REFUSALS, RequestRecord, measure, report
-from client.bench.targets import ResponsesTarget, StreamTarget
+from client.bench.targets import ResponsesTarget, stream_target
 from client.client import Client
 from client.errors import BadRequestError
 from client.stream import Timeouts
@@ -57,12 +56,8 @@ def add_bench_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--vocab-size", type=int, default=30_000, help="random token ids are below this")
     parser.add_argument("--seed", type=int, default=0, help="of prompts, lengths and arrivals")
     parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument(
-        "--ignore-eos",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="exact output lengths (stream dialect)",
-    )
+    exact = argparse.BooleanOptionalAction
+    parser.add_argument("--ignore-eos", action=exact, default=True, help="exact output lengths (stream dialect)")
     parser.add_argument(
         "--goodput", nargs="+", default=[], metavar="GOAL:MS", help="such as ttft:200 tpot:50 e2el:9000"
     )
@@ -100,10 +95,9 @@ async def _offer(
 ) -> tuple[list[RequestRecord], float]:
     clock = time.perf_counter
     async with AsyncExitStack() as stack:
-        ask: Ask
         if flags.dialect == "stream":
             await client.connect()
-            ask = StreamTarget(client, temperature=flags.temperature, ignore_eos=flags.ignore_eos, clock=clock).ask
+            ask = stream_target(client, temperature=flags.temperature, ignore_eos=flags.ignore_eos, clock=clock)
         else:
             ask = ResponsesTarget(client.endpoint, stack, temperature=flags.temperature, clock=clock).ask
         load = Load(ask, max_concurrency=flags.max_concurrency, clock=clock)

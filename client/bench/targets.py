@@ -12,7 +12,7 @@ import msgspec
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import WebSocketException
 
-from client.bench.load import BenchRequest
+from client.bench.load import Ask, BenchRequest
 from client.bench.metrics import RequestRecord
 from client.client import Client
 from client.endpoint import Endpoint
@@ -22,30 +22,24 @@ from protocol.wire import Finished, Tokens
 _PATH = "/v1/responses"
 
 
-class StreamTarget:
-    """`ask` fits `client.bench.load.Ask`."""
+def stream_target(client: Client, *, temperature: float, ignore_eos: bool, clock: Callable[[], float]) -> Ask:
+    """Over the own dialect: sends, and notes when tokens come."""
 
-    def __init__(self, client: Client, *, temperature: float, ignore_eos: bool, clock: Callable[[], float]) -> None:
-        self._client = client
-        self._temperature = temperature
-        self._ignore_eos = ignore_eos
-        self._clock = clock
-
-    async def ask(self, request: BenchRequest, record: RequestRecord) -> None:
-        """Send, and note when tokens come. Raises APIError."""
-        stream = self._client.stream(
+    async def ask(request: BenchRequest, record: RequestRecord) -> None:
+        async with client.stream(
             prompt_tokens=request.prompt_tokens,
             max_tokens=request.max_tokens,
-            temperature=self._temperature,
-            ignore_eos=self._ignore_eos,
-        )
-        async with stream:
+            temperature=temperature,
+            ignore_eos=ignore_eos,
+        ) as stream:
             async for event in stream.events():
                 if isinstance(event, Tokens):
-                    record.tokens_arrived(event.count, self._clock())
+                    record.tokens_arrived(event.count, clock())
                 elif isinstance(event, Finished):
                     record.input_tokens = event.usage.prompt_tokens
                     record.output_tokens = event.usage.completion_tokens
+
+    return ask
 
 
 class ResponsesTarget:
