@@ -122,7 +122,7 @@ class Client:
 
     async def models(self) -> list[Model]:
         """The served models. Raises APIConnectionError, AuthenticationError."""
-        status, body = await self.endpoint.get("/v1/models")
+        status, body = await self.get("/v1/models")
         if status == HTTPStatus.UNAUTHORIZED:
             raise self.endpoint.bad_key()
         try:
@@ -130,6 +130,10 @@ class Client:
         except msgspec.DecodeError as error:
             url = f"{self.endpoint.http}/v1/models"
             raise APIConnectionError(f"{url}: HTTP {status}, not a list of models") from error
+
+    async def get(self, path: str) -> tuple[int, bytes]:
+        """HTTP status and body of one of the server's pages, such as `/readyz`. Raises APIConnectionError."""
+        return await self.endpoint.get(path)
 
     async def wait_until_ready(self, *, limit_s: float, say: Callable[[str], None]) -> None:
         """Return once the server has started and loaded its model; each new reason for waiting is said once.
@@ -149,7 +153,7 @@ class Client:
     async def _obstacle(self) -> str | None:
         """Why the server cannot answer yet: `/readyz` is 503, or there is none."""
         try:
-            status, body = await self.endpoint.get("/readyz")
+            status, body = await self.get("/readyz")
         except APIConnectionError:
             return f"no server answers at {self.endpoint.http}; start one (`make serve`) or give its --url"
         if status != HTTPStatus.SERVICE_UNAVAILABLE:
