@@ -53,11 +53,11 @@ def choose_groups(config: NodeConfig, model: ModelInfo) -> NodeConfig:
 def printed_plan(config: NodeConfig, model: ModelInfo) -> str:
     """Return the table of sizes, with what was or would be chosen; measures in any case."""
     plan = compare(config, model)
-    if config.tp_is_auto:
-        return f"{table(plan.candidates, {plan.choice.size})}\ntp {plan.choice.size}: {plan.choice.reason}"
-    sizes = dict.fromkeys(group.size for group in config.groups)
-    reason = "as the settings say" if len(config.devices) > 1 else "there is one device"
-    return f"{table(plan.candidates, sizes)}\ntp {','.join(map(str, sizes))}: {reason}"
+    chosen, reason = {plan.choice.size: None}, plan.choice.reason
+    if not config.tp_is_auto:
+        chosen = dict.fromkeys(group.size for group in config.groups)
+        reason = "as the settings say" if len(config.devices) > 1 else "there is one device"
+    return f"{table(plan.candidates, chosen)}\ntp {','.join(map(str, chosen))}: {reason}"
 
 
 def compare(config: NodeConfig, model: ModelInfo) -> Plan:

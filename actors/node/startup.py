@@ -136,17 +136,12 @@ def open_listener(config: NodeConfig) -> socket.socket:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror as error:
         raise ConfigError(f"--host: {host} is no address of this machine: {error.strerror}; use 127.0.0.1") from None
-    family, kind, protocol, _, address = found[0]
-    listener = socket.socket(family, kind, protocol)
+    family, *_, address = found[0]
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(BACKLOG)
+        return socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=family == socket.AF_INET6)
     except OSError as error:
-        listener.close()
         mend = "use another --port, or 0 for a free one"
         raise ConfigError(f"--port: cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}; {mend}") from None
-    return listener
 
 
 def url_of(config: NodeConfig, listener: socket.socket) -> str:
