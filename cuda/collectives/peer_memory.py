@@ -39,9 +39,6 @@ class PeerMemory(Protocol):
     def seal(self) -> None:
         """All peers have opened: from now on nobody else can, and nothing is left behind should this process die."""
 
-    def close_peers(self) -> None:
-        """Let go of the peers' memory; nothing may use it any more."""
-
     def close(self) -> None:
         """Let go of the peers' memory, then of the own; nothing may use either any more. May be called twice."""
 

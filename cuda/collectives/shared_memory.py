@@ -71,14 +71,10 @@ class SharedMemory:
             self._path.unlink(missing_ok=True)
             self._path = None
 
-    def close_peers(self) -> None:
+    def close(self) -> None:
         """See `PeerMemory`."""
         while self._peers:
             self._peers.pop().close()
-
-    def close(self) -> None:
-        """See `PeerMemory`."""
-        self.close_peers()
         self.seal()
         if self._own is not None:
             self._own.close()

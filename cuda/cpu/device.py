@@ -21,6 +21,7 @@ from cuda.cpu.kernels import attention as cpu_attention
 from cuda.cpu.kernels import sample as cpu_sample
 from cuda.cpu.kernels.memory import aligned_zeros
 from cuda.cpu.kernels.program import Program, compile_kernels
+from cuda.cpu.kernels.rope import Shape
 from cuda.cpu.ops import CpuOps, CpuState, padded
 from cuda.cpu.ranks import CpuRanks
 from cuda.cpu.slots import Batch, SlotTable
@@ -129,14 +130,6 @@ class CpuDevice:
             self._loaded = None
 
     @property
-    def logits(self) -> npt.NDArray[np.float32]:
-        """[R, V] of the last pass, a row for each token it sampled (a copy, for tests)."""
-        state = self._prepared.state
-        if self._ops is None:
-            raise RuntimeError("the device has not met its peers")
-        return self._ops.logits[: state.batch.num_sampled, : state.spec.vocab_size].copy()
-
-    @property
     def _prepared(self) -> _Loaded:
         if self._loaded is None:
             raise RuntimeError("the device is not loaded")
@@ -191,9 +184,9 @@ class CpuDevice:
 
 
 def _shape(spec: ModelSpec, layout: KvLayout, max_pages: int) -> npt.NDArray[np.int64]:
-    """See `cuda.cpu.kernels.attention`."""
+    """See `cuda.cpu.kernels.rope`."""
     sizes = (spec.num_heads, spec.num_kv_heads, spec.head_dim, layout.page_size, max_pages, layout.item_bytes)
-    return np.array(cpu_attention.Shape(*sizes, window=spec.sliding_window or 0), np.int64)
+    return np.array(Shape(*sizes, window=spec.sliding_window or 0), np.int64)
 
 
 def _drawn(state: CpuState, rows: Sequence[StepRow]) -> list[Drawn]:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from cuda.devices.device import DeviceConfig, PoolInfo
 from cuda.devices.rows import Drawn, Ints, passes
-from cuda.gpu.batch import Extent, Floats, fill
+from cuda.gpu.batch import Extent, fill
 from cuda.gpu.loading import RECORDED, Loaded, load_model, memory_for
 from cuda.gpu.stages import Flight, Flights, Pass
 from cuda.kernels.backend import Backend
@@ -30,7 +30,6 @@ class GpuDevice:
         self._backend = backend
         self._flights = Flights()
         self._loaded: Loaded | None = None
-        self._latest: Extent | None = None
 
     def load(self, progress: Callable[[float], None]) -> PoolInfo:
         """Compile, load and allocate; where there are no peers to open first, also `_begin`.
@@ -94,13 +93,6 @@ class GpuDevice:
         self._backend.close()
 
     @property
-    def logits(self) -> Floats:
-        """[R, V] of the last pass, a row for each token it sampled (a copy, for tests)."""
-        self._backend.synchronize()
-        places = [] if self._latest is None else list(self._latest.places)
-        return self._running.runner.logits[places].cpu().numpy()
-
-    @property
     def _running(self) -> Loaded:
         if self._loaded is None:
             raise RuntimeError("the device is not loaded")
@@ -129,7 +121,7 @@ class GpuDevice:
             updates = updates[room:]
         stage = loaded.stages.take()
         stage.batch.updates[: len(updates)] = updates
-        extent = self._latest = fill(stage.batch, rows, loaded.kernels.attention.planner)
+        extent = fill(stage.batch, rows, loaded.kernels.attention.planner)
         self._flights.begin(flight)
         loaded.runner.queue(stage, extent, len(updates))
         flight.passes.append(Pass(stage, self._backend.record(), self._drawn(extent)))

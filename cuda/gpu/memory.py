@@ -65,7 +65,7 @@ class DeviceMemory:
         self._backend.sharing.hide(self.address)
 
     def close_peers(self) -> None:
-        """See `PeerMemory`."""
+        """Let go of the peers' memory."""
         while self._opened:
             self._backend.sharing.close(self._opened.pop())
 

@@ -31,12 +31,6 @@ class PassRunner:
         self._graphs: dict[int, Graph] = {}
         """Decode passes, by their number of rows."""
 
-    @property
-    def logits(self) -> torch.Tensor:
-        """[most R, V] float32; a pass writes its first rows."""
-        ranks = self._state.ranks
-        return self._buffers.logits if ranks is None else ranks.logits
-
     def capture(self) -> None:
         """Record decode passes of every padded number of rows, so that the host queues one launch and not hundreds.
 

@@ -23,7 +23,6 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from cuda.cpu.device import CpuDevice
 from cuda.devices.device import DeviceConfig
 from cuda.models.checkpoint import load_weights
 from cuda.models.folder import prepare_model, read_spec
@@ -32,6 +31,7 @@ from cuda.models.spec import ModelSpec
 from cuda.models.weights import LayerWeights, ModelWeights
 from protocol.sampling import SamplingParams
 from protocol.step import RowStart, StepPlan, StepRow
+from tests.cuda.devices.shown import ShownCpuDevice
 
 FORMS = (("float32", "none"), ("bfloat16", "none"), ("float32", "int8"), ("float32", "int4"))
 
@@ -118,7 +118,7 @@ class EngineStep:
     """The CPU device with the rows' context computed."""
 
     def __init__(self, folder: Path, form: tuple[str, str], threads: int, max_rows: int) -> None:
-        self.device = CpuDevice(
+        self.device = ShownCpuDevice(
             DeviceConfig(
                 folder=str(folder), dtype=form[0], page_size=16, num_pages=max_rows * 40, kv_memory=None,
                 max_running=max_rows, max_model_len=2048, max_step_tokens=2048, quantization=form[1],

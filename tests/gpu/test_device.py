@@ -7,10 +7,10 @@ import pytest
 
 from cuda.devices.device import DeviceConfig
 from cuda.gpu.backends.gpu import GpuBackend
-from cuda.gpu.device import GpuDevice
 from cuda.models.folder import prepare_model
 from protocol.sampling import SamplingParams
 from tests.cuda.devices.driver import Driver, config_for
+from tests.cuda.devices.shown import ShownGpuDevice
 from tests.cuda.models.tiny import VARIANTS, VOCAB_SIZE, Variant, tiny_model
 from tests.end_to_end.families import Workload, check_tokens
 
@@ -18,8 +18,8 @@ WORKLOAD = Workload(lengths=(1, 3, 20, 24, 25, 60), shared_length=48, output_len
 PROMPT = np.random.default_rng(0).integers(3, VOCAB_SIZE, 90).tolist()
 
 
-def on_gpu(config: DeviceConfig) -> GpuDevice:
-    return GpuDevice(config, GpuBackend(0))
+def on_gpu(config: DeviceConfig) -> ShownGpuDevice:
+    return ShownGpuDevice(config, GpuBackend(0))
 
 
 @pytest.mark.parametrize("overlap", [True, False], ids=["overlap", "no overlap"])

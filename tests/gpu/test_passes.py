@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cuda.gpu.device import GpuDevice
 from tests.cuda.devices.driver import Driver, config_for
+from tests.cuda.devices.shown import ShownGpuDevice
 from tests.cuda.models.tiny import VOCAB_SIZE, tiny_model
 from tests.gpu.conftest import Place
 
@@ -22,7 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def generated(place: Place, folder: Path, dtype: str, num_rows: int, *, captured: bool = True) -> dict[int, Any]:
     """By slot: the tokens drawn, and the logits of each."""
     config = config_for(folder, dtype=dtype, max_running=num_rows, max_model_len=128, num_pages=8 * num_rows)
-    device = GpuDevice(config, place.open())
+    device = ShownGpuDevice(config, place.open())
     driver = Driver(config, device)
     if not captured:
         device._running.runner._graphs = {}

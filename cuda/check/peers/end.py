@@ -68,7 +68,7 @@ class End:
         self._peer_at = 0
         self._summer: Summer | None = None
 
-    def do(self, command: Command) -> object:  # noqa: C901, PLR0911 - one arm a verb
+    def do(self, command: Command) -> object:  # noqa: PLR0911 - one arm a verb
         """Do it; what it answers."""
         match command.verb:
             case "make":
@@ -87,27 +87,24 @@ class End:
                 return Speed(
                     large / self._mover.seconds(self._peer_at, large), self._mover.seconds(self._peer_at, small)
                 )
-            case "let go":
-                self._made.close_peers()
             case "free":
                 self._made.close()
                 self._memory = None
             case "join":
                 self._summer = self._mover.join(command.rank, command.world_size)
                 return self._summer.export()
-            case "meet":
-                self._joined.meet(command.handles)
             case "sum":
-                return self._joined.num_wrong()
-            case "leave":
-                self._joined.close()
+                return self._sum(command.handles)
         return None
 
-    @property
-    def _joined(self) -> Summer:
+    def _sum(self, handles: tuple[bytes, ...]) -> int:
+        """All ranks at the same time."""
         if self._summer is None:
             raise RuntimeError("no group was joined")
-        return self._summer
+        self._summer.meet(handles)
+        num_wrong = self._summer.num_wrong()
+        self._summer.close()
+        return num_wrong
 
     @property
     def _made(self) -> PeerMemory:

@@ -16,9 +16,9 @@ START_S = 120.0
 
 @dataclass(frozen=True)
 class Command:
-    """What an end is to do: the first verbs prove memory, in this order, those behind them prove sums."""
+    """What an end is to do: the first verbs prove memory, in this order, the two behind them sums."""
 
-    verb: Literal["make", "open", "write", "check", "read", "time", "let go", "free", "join", "meet", "sum", "leave"]
+    verb: Literal["make", "open", "write", "check", "read", "time", "free", "join", "sum"]
     rank: int = 0
     world_size: int = 2
     handles: tuple[bytes, ...] = ()

@@ -113,9 +113,7 @@ def prove_sum(
             ends.start(everyone)
             joins = [Command("join", rank, len(devices)) for rank in everyone]
             handles = tuple(ends.ask_all(everyone, joins))
-            ends.ask_all(everyone, [Command("meet", handles=handles)] * len(devices))
-            num_wrong = sum(ends.ask_all(everyone, [Command("sum")] * len(devices)))
-            ends.ask_all(everyone, [Command("leave")] * len(devices))
+            num_wrong = sum(ends.ask_all(everyone, [Command("sum", handles=handles)] * len(devices)))
         except UnfitError as error:
             return f"the all-reduce of {names}: {error.outcome} ({error}), falling back"
     return f"the all-reduce of {names} gives {num_wrong} wrong sums, falling back" if num_wrong else None
@@ -132,8 +130,7 @@ def _prove_link(ends: Ends, source: int, target: int) -> Link:
             link = Link(*names, "refused mapping", str(error))
         else:
             link = _prove_writes(ends, source, target)
-        ends.ask(source, Command("let go"))
-        ends.ask(source, Command("free"))
+        ends.ask(source, Command("free"))  # first of all its hold of the target's
         ends.ask(target, Command("free"))
     except UnfitError as error:
         ends.end_all((source, target))  # what they hold, and what they still will say, is not known

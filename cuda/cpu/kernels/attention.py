@@ -15,6 +15,7 @@ from cuda.cpu.kernels.jit import device
 from cuda.cpu.kernels.linear import Product, multiply_floats, multiply_halves
 from cuda.cpu.kernels.math import exp
 from cuda.cpu.kernels.memory import Address, fetch_add, fill, float_of_bfloat16, floats, ints, longs, prefetch, shorts
+from cuda.cpu.kernels.rope import Shape, load_shape
 from cuda.cpu.kernels.tile import BFLOAT16, FLOAT32, make_fold, make_transpose
 
 ITEM_FIELDS = 4
@@ -29,21 +30,6 @@ _HIDDEN = np.float32(-1e30)
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 _largest, _sum = make_fold(TILE // 16, largest=True), make_fold(TILE // 16, largest=False)
 _transpose_floats, _transpose_halves = make_transpose(FLOAT32), make_transpose(BFLOAT16)
-
-
-class Shape(NamedTuple):
-    """What attention knows of a model; kept as an int64 array in this order."""
-
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    page_size: int
-    max_pages: int
-    """Entries from one row slot's page table to the next."""
-    item_bytes: int
-    """4: the pool holds float32; 2: bfloat16."""
-    window: int
-    """Latest positions that a token sees, itself included; 0 is all."""
 
 
 class _Scratch(NamedTuple):
@@ -74,13 +60,6 @@ def scratch_bytes(group: int, head_dim: int) -> int:
     rows = max(MAX_QUERIES, group)
     width = -(-head_dim // 32) * 32
     return 4 * (rows * width * 2 + TILE * width * 2 + rows * TILE + rows * 2) + 16 * TILE + 64
-
-
-@device
-def load_shape(at: Address) -> Shape:
-    """Read the int64 array."""
-    n = longs(at, 7)
-    return Shape(n[0], n[1], n[2], n[3], n[4], n[5], n[6])
 
 
 @device

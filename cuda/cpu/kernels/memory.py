@@ -57,10 +57,23 @@ def _pointer(_context: Any, _address: Any) -> Any:
     return types.voidptr(types.int64), generate
 
 
-@device
-def floats(at: Address, count: int) -> Floats:
-    """`count` float32 at an address."""
-    return carray(_pointer(at), (count,), np.float32)
+def _array_at(dtype: type[np.generic]) -> Callable[[Address, int], Any]:
+    """A function of an address and a count: the array of so many values that lies there."""
+
+    @device
+    def array_at(at: Address, count: int) -> Any:
+        return carray(_pointer(at), (count,), dtype)
+
+    return array_at
+
+
+floats: Callable[[Address, int], Floats] = _array_at(np.float32)
+doubles: Callable[[Address, int], Doubles] = _array_at(np.float64)
+ints: Callable[[Address, int], Ints] = _array_at(np.int32)
+longs: Callable[[Address, int], Longs] = _array_at(np.int64)
+shorts: Callable[[Address, int], Shorts] = _array_at(np.uint16)
+"""The bits of bfloat16 or float16."""
+octets: Callable[[Address, int], Octets] = _array_at(np.uint8)
 
 
 @device
@@ -69,36 +82,6 @@ def fill(at: Address, count: int, value: np.float32) -> None:
     values = floats(at, count)
     for i in range(count):
         values[i] = value
-
-
-@device
-def doubles(at: Address, count: int) -> Doubles:
-    """`count` float64 at an address."""
-    return carray(_pointer(at), (count,), np.float64)
-
-
-@device
-def ints(at: Address, count: int) -> Ints:
-    """`count` int32 at an address."""
-    return carray(_pointer(at), (count,), np.int32)
-
-
-@device
-def longs(at: Address, count: int) -> Longs:
-    """`count` int64 at an address."""
-    return carray(_pointer(at), (count,), np.int64)
-
-
-@device
-def shorts(at: Address, count: int) -> Shorts:
-    """`count` uint16 (the bits of bfloat16 or float16) at an address."""
-    return carray(_pointer(at), (count,), np.uint16)
-
-
-@device
-def octets(at: Address, count: int) -> Octets:
-    """`count` bytes at an address."""
-    return carray(_pointer(at), (count,), np.uint8)
 
 
 @instruction
@@ -111,24 +94,21 @@ def fetch_add(_context: Any, _at: Any, _value: Any) -> Any:
     return types.int64(types.int64, types.int64), generate
 
 
-@instruction
-def load_acquire(_context: Any, _at: Any) -> Any:
-    """The int64 at an address, with everything its writer wrote before."""
+def _load_acquire(number: Any, result: Any) -> Callable[..., Any]:
+    """The integer at an address, with everything its writer wrote before, in whatever process."""
 
-    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        return builder.load_atomic(builder.inttoptr(args[0], _INT64.as_pointer()), "acquire", 8)
+    @instruction
+    def load(_context: Any, _at: Any) -> Any:
+        def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            return builder.load_atomic(builder.inttoptr(args[0], number.as_pointer()), "acquire", number.width // 8)
 
-    return types.int64(types.int64), generate
+        return result(types.int64), generate
+
+    return load
 
 
-@instruction
-def load_acquire_int(_context: Any, _at: Any) -> Any:
-    """The int32 at an address, with everything its writer wrote before, in whatever process."""
-
-    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        return builder.load_atomic(builder.inttoptr(args[0], _INT32.as_pointer()), "acquire", 4)
-
-    return types.int32(types.int64), generate
+load_acquire = _load_acquire(_INT64, types.int64)
+load_acquire_int = _load_acquire(_INT32, types.int32)
 
 
 @instruction

@@ -13,13 +13,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 from numba import types
 
-from cuda.cpu.kernels.attention import attention, load_shape
+from cuda.cpu.kernels.attention import attention
 from cuda.cpu.kernels.jit import device, kernel, one_compiler
 from cuda.cpu.kernels.linear import linear
 from cuda.cpu.kernels.meet import LATE_RANK, meet
 from cuda.cpu.kernels.memory import Address, Longs, address, aligned_zeros, doubles, fetch_add, load_acquire, longs
 from cuda.cpu.kernels.pack import fill_panels
-from cuda.cpu.kernels.rope import rope_and_store
+from cuda.cpu.kernels.rope import load_shape, rope_and_store
 from cuda.cpu.kernels.rows import add_rms_norm, embed, silu_mul, sum_parts, take_rows
 from cuda.cpu.kernels.sample import sample
 

@@ -4,10 +4,33 @@
 The qkv row is rotated in place, where attention reads the queries. Pool layout: `[page, 2, kv_head, slot, head_dim]`.
 """
 
-from cuda.cpu.kernels.attention import load_shape
+from typing import NamedTuple
+
 from cuda.cpu.kernels.jit import device
-from cuda.cpu.kernels.memory import Address, Floats, bfloat16_of_float, fetch_add, floats, ints, shorts
+from cuda.cpu.kernels.memory import Address, Floats, bfloat16_of_float, fetch_add, floats, ints, longs, shorts
 from cuda.cpu.kernels.rows import normalise
+
+
+class Shape(NamedTuple):
+    """What attention knows of a model; kept as an int64 array in this order."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    page_size: int
+    max_pages: int
+    """Entries from one row slot's page table to the next."""
+    item_bytes: int
+    """4: the pool holds float32; 2: bfloat16."""
+    window: int
+    """Latest positions that a token sees, itself included; 0 is all."""
+
+
+@device
+def load_shape(at: Address) -> Shape:
+    """Read the int64 array."""
+    n = longs(at, 7)
+    return Shape(n[0], n[1], n[2], n[3], n[4], n[5], n[6])
 
 
 @device

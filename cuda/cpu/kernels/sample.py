@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from cuda.cpu.kernels.jit import device, fast_device
-from cuda.cpu.kernels.math import exp
+from cuda.cpu.kernels.math import exp, philox
 from cuda.cpu.kernels.memory import (
     Address,
     Doubles,
@@ -24,7 +24,6 @@ from cuda.cpu.kernels.memory import (
     ints,
     longs,
 )
-from cuda.cpu.kernels.philox import philox
 from cuda.cpu.kernels.select import BINS, cut
 
 TEMPERATURE, TOP_P, MIN_P, PRESENCE, FREQUENCY, REPETITION = 0, 1, 2, 3, 4, 5

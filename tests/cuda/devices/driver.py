@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from cuda.cpu.device import CpuDevice
 from cuda.devices.device import DeviceConfig, PoolInfo
 from protocol.sampling import SamplingParams
 from protocol.step import RowStart, SampledRow, StepPlan, StepResult, StepRow
+from tests.cuda.devices.shown import ShownCpuDevice
 
 GREEDY = SamplingParams(max_tokens=1, temperature=0, seed=0)
 
@@ -44,7 +44,7 @@ class Driver:
     """One loaded device and where each of its slots stands."""
 
     def __init__(self, config: DeviceConfig, device: Steps | None = None) -> None:
-        self.device: Steps = CpuDevice(config) if device is None else device
+        self.device: Steps = ShownCpuDevice(config) if device is None else device
         self.pool = self.device.load(lambda _done: None)
         self._page_size = config.page_size
         self._free = list(range(self.pool.num_pages))[::-2] + list(range(self.pool.num_pages))[-2::-2]

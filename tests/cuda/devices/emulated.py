@@ -7,12 +7,12 @@ from cuda.devices.device import DeviceConfig
 from cuda.emulator import Settings
 from cuda.emulator.build import Mode
 from cuda.gpu.backends.emulated import EmulatedBackend
-from cuda.gpu.device import GpuDevice
 from tests.cuda.devices.driver import Driver, config_for
+from tests.cuda.devices.shown import ShownGpuDevice
 
 
-def emulated_device(config: DeviceConfig, mode: Mode = "fast", seed: int = 0) -> GpuDevice:
-    return GpuDevice(config, EmulatedBackend(Settings(mode=mode, seed=seed)))
+def emulated_device(config: DeviceConfig, mode: Mode = "fast", seed: int = 0) -> ShownGpuDevice:
+    return ShownGpuDevice(config, EmulatedBackend(Settings(mode=mode, seed=seed)))
 
 
 def emulated_driver(folder: Path, mode: Mode = "fast", seed: int = 0, **overrides: Any) -> Driver:

@@ -7,10 +7,10 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from cuda.cpu.device import CpuDevice
 from cuda.devices.device import Device, DeviceConfig, PoolInfo
 from protocol.step import StepPlan, StepResult
 from tests.cuda.devices.driver import Driver
+from tests.cuda.devices.shown import ShownCpuDevice
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ class GroupDevice:
         world_size: int,
         *,
         num_threads: int = 1,
-        make: Callable[[DeviceConfig], RankDevice] = CpuDevice,
+        make: Callable[[DeviceConfig], RankDevice] = ShownCpuDevice,
     ) -> None:
         shared = replace(config, world_size=world_size, num_threads=num_threads)
         configs = [replace(shared, rank=rank) for rank in range(world_size)]

@@ -11,11 +11,11 @@ from cuda.devices.device import DeviceConfig
 from cuda.emulator import Settings
 from cuda.emulator.build import Mode
 from cuda.gpu.backends.emulated import EmulatedBackend
-from cuda.gpu.device import GpuDevice
 from protocol.sampling import SamplingParams
 from protocol.step import RowStart, StepPlan, StepRow
 from tests.cuda.devices.driver import Driver, config_for
 from tests.cuda.devices.ranks import GroupDevice, greedy
+from tests.cuda.devices.shown import ShownGpuDevice
 from tests.cuda.kernels.combinations import needs_compiler
 from tests.cuda.models.tiny import VARIANTS, VOCAB_SIZE, Variant, tiny_model
 
@@ -31,8 +31,10 @@ HEADS: dict[str, dict[str, Any]] = {
 
 
 def group(config: DeviceConfig, world_size: int, mode: Mode = "fast", seed: int = 0) -> Driver:
-    def rank_device(own: DeviceConfig) -> GpuDevice:
-        return GpuDevice(own, EmulatedBackend(Settings(mode, seed + own.rank, device=own.rank), num_multiprocessors=2))
+    def rank_device(own: DeviceConfig) -> ShownGpuDevice:
+        return ShownGpuDevice(
+            own, EmulatedBackend(Settings(mode, seed + own.rank, device=own.rank), num_multiprocessors=2)
+        )
 
     return Driver(config, GroupDevice(config, world_size, make=rank_device))
 
