@@ -150,10 +150,11 @@ class GroupState:
     def publish(self, request: Request, num_tokens: int) -> None:
         """Let whole pages of the first `num_tokens` tokens be matched: known, and computed by steps already planned."""
         size = self.page_size
-        while request.node is not None and request.num_published < num_tokens // size:
-            index = request.num_published
-            request.node = self.cache.insert(request.node, request.page_key(index, size), request.pages[index])
-            request.num_published += 1
+        node, index = request.node, request.num_published
+        while node is not None and index < num_tokens // size:
+            node = self.cache.insert(node, request.page_key(index, size), request.pages[index])
+            index += 1
+        request.node, request.num_published = node, index
         for follower in self.hold_back.published(request):
             self.queue.push(follower)
 

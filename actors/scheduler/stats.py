@@ -4,6 +4,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from actors.scheduler.cost import CostModel
 from actors.scheduler.request import Request
@@ -35,12 +36,7 @@ class Histogram:
         self.total += value * times
 
 
-def _latency() -> Histogram:
-    return Histogram(LATENCY_BUCKETS)
-
-
-def _tokens() -> Histogram:
-    return Histogram(TOKEN_BUCKETS)
+_latency, _tokens = partial(Histogram, LATENCY_BUCKETS), partial(Histogram, TOKEN_BUCKETS)
 
 
 @dataclass(slots=True)
