@@ -26,11 +26,12 @@ from msgspec import Struct
 
 from actors.ingress.config import IngressConfig
 from actors.node.config import ProcessConfig
-from actors.runtime.actor import Actor, Runner
+from actors.runtime.actor import Actor
 from actors.runtime.channel import RemoteRef
 from actors.runtime.child import NodeLine, Progressed, Ready, die_with, leave_signals_to_node, run
 from actors.runtime.clock import RealClock
 from actors.runtime.log import configure_logging
+from actors.runtime.mailbox import Runner
 from actors.runtime.metrics import RuntimeMetrics
 from actors.runtime.ref import ActorStopped, Inbox
 from actors.runtime.transport import serve_mailbox

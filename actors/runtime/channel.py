@@ -13,8 +13,8 @@ from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
-from actors.runtime.frames import Frame, FrameKind, FrameReader, FrameRefused, encode_frame
 from actors.runtime.ref import ActorRef, ActorStopped, Inbox, MessageRefused
+from actors.runtime.transport import Frame, FrameKind, FrameReader, FrameRefused, encode_frame
 
 InboxT = TypeVar("InboxT")
 CONNECT_TIMEOUT_S = 5.0

@@ -1,27 +1,88 @@
-"""The receiver's side between two actors' processes: a mailbox served on a Unix socket.
+"""What passes between two actors' processes, and the receiver's side of it: a mailbox served on a Unix socket.
 
-Messages are decoded against the actor's inbox as they come in; a full mailbox stops the reading, which stops the
-sender. What waits outside the mailbox is what one reading of the socket brought. The other side is
-`actors.runtime.channel`.
+    a frame: u32 payload length | u8 kind | u64 correlation id | payload (msgpack)
+
+The correlation id pairs an ANSWER, STOPPED or REFUSED frame with its ASK; TELL frames carry 0. Messages are decoded
+against the actor's inbox as they come in; a full mailbox stops the reading, which stops the sender. What waits outside
+the mailbox is what one reading of the socket brought. The sender's side is `actors.runtime.channel`.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+import struct
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from enum import IntEnum
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import msgspec
 import structlog
 
-from actors.runtime.frames import Frame, FrameKind, FrameReader, FrameRefused, encode_frame
 from actors.runtime.mailbox import Envelope, Mailbox
-from actors.runtime.ref import ActorStopped
+from actors.runtime.ref import ActorStopped, MessageRefused
 
 InboxT = TypeVar("InboxT")
+HEADER = struct.Struct("<IBQ")
+MAX_FRAME_BYTES = 64 * 2**20
 
 log = structlog.get_logger()
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class FrameKind(IntEnum):
+    """What a frame is for."""
+
+    TELL = 0
+    ASK = 1
+    ANSWER = 2
+    STOPPED = 3
+    """The actor stopped before it answered."""
+    REFUSED = 4
+    """The message is none of the actor's inbox; the payload says why."""
+
+
+class Frame(NamedTuple):
+    """One frame."""
+
+    kind: FrameKind
+    correlation: int
+    payload: bytes
+
+
+class FrameRefused(Exception):  # noqa: N818 - like websockets' ConnectionClosed, it says what happened
+    """A frame is larger than the bound or of an unknown kind: nothing after it can be trusted."""
+
+
+def encode_frame(kind: FrameKind, correlation: int, message: Any) -> bytes:  # noqa: ANN401 - of any inbox
+    """Bytes of one frame. Raises MessageRefused if the payload is over the bound."""
+    payload = _encode(message)
+    if len(payload) > MAX_FRAME_BYTES:
+        raise MessageRefused(f"a message of {len(payload):,} bytes; the limit is {MAX_FRAME_BYTES:,}")
+    return HEADER.pack(len(payload), kind, correlation) + payload
+
+
+class FrameReader:
+    """Splits what a socket delivers into frames; keeps at most one that is unfinished."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def split(self, data: bytes) -> Iterator[Frame]:
+        """Yield the frames that `data` has completed; to be read to the end. Raises FrameRefused."""
+        buffer = self._buffer
+        buffer += data
+        start = 0
+        while len(buffer) - start >= HEADER.size:
+            length, kind, correlation = HEADER.unpack_from(buffer, start)
+            if length > MAX_FRAME_BYTES or kind > FrameKind.REFUSED:
+                raise FrameRefused(f"a frame of {length:,} bytes and kind {kind}; the limit is {MAX_FRAME_BYTES:,}")
+            end = start + HEADER.size + length
+            if len(buffer) < end:
+                break
+            yield Frame(FrameKind(kind), correlation, bytes(buffer[start + HEADER.size : end]))
+            start = end
+        del buffer[:start]
 
 
 @asynccontextmanager

@@ -31,7 +31,8 @@ import actors
 from actors.ingress.actor import IngressActor
 from actors.ingress.config import IngressConfig
 from actors.node.children import inbox_of, ref_to, socket_of
-from actors.runtime.actor import Actor, Runner
+from actors.runtime.actor import Actor
+from actors.runtime.mailbox import Runner
 from actors.runtime.ref import ActorRef
 from actors.runtime.transport import serve_mailbox
 from actors.scheduler.actor import SchedulerActor

@@ -21,7 +21,8 @@ import structlog
 import uvloop
 
 from actors.node.children import CAPACITIES, inbox_of, ref_to, socket_of
-from actors.runtime.actor import Actor, Runner
+from actors.runtime.actor import Actor
+from actors.runtime.mailbox import Runner
 from actors.runtime.ref import ActorRef
 from actors.runtime.transport import serve_mailbox
 from actors.worker.actor import WorkerActor

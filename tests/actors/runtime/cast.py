@@ -8,8 +8,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from actors.runtime.actor import Actor, Runner
+from actors.runtime.actor import Actor
 from actors.runtime.channel import RemoteRef
+from actors.runtime.mailbox import Runner
 from actors.runtime.ref import ActorRef, Inbox
 from actors.runtime.transport import serve_mailbox
 from tests.actors.runtime.clock import settle

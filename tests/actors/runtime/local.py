@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from actors.runtime.actor import Actor, Runner
-from actors.runtime.mailbox import Envelope, Mailbox
+from actors.runtime.actor import Actor
+from actors.runtime.mailbox import Envelope, Mailbox, Runner
 from actors.runtime.ref import ActorStopped
 
 InboxT = TypeVar("InboxT")

@@ -10,8 +10,8 @@ import pytest
 
 from actors.runtime import channel
 from actors.runtime.channel import RemoteRef, tell_all
-from actors.runtime.frames import FrameKind, FrameReader, FrameRefused, encode_frame
 from actors.runtime.ref import ActorRef, ActorStopped, MessageRefused
+from actors.runtime.transport import FrameKind, FrameReader, FrameRefused, encode_frame
 from tests.actors.runtime.cast import INBOX, Alien, Note, Notebook, Urgent, alive
 from tests.actors.runtime.local import LocalSystem
 
