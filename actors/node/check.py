@@ -43,7 +43,7 @@ def check(devices: Sequence[str], output: Console | None = None) -> int:
     if links:
         console.print(_matrix(links, plain=not console.is_terminal))
     failures = [f"{device}: {found.subject}: {found.measured}" for device, found in rows if found.outcome == "FAILED"]
-    failures += [link.line for link in links if link.outcome != "ok"]
+    failures += [link.line for link in links if link.fitness != "ok"]
     for failure in failures:
         console.print(f"FAILED {failure}", highlight=False, markup=False, soft_wrap=True)
     console.print(f"{len(failures)} failed" if failures else "everything is in order", highlight=False)
@@ -123,8 +123,8 @@ def _matrix(links: Sequence[Link], *, plain: bool) -> Table:
 
 
 def _cell(link: Link) -> str:
-    if link.outcome != "ok":
-        return f"[bold red]{link.outcome}[/]"
+    if link.fitness != "ok":
+        return f"[bold red]{link.fitness}[/]"
     if link.source.startswith("emu"):
         return "ok"  # its speed is nobody's
     return f"{link.bandwidth / 1e9:.1f} GB/s {link.latency_s * 1e6:.1f} us"

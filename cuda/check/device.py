@@ -11,7 +11,8 @@ from pathlib import Path
 
 import torch
 
-from cuda.check.cases.gpu import CASES, FLOAT, HALF, SMALL, name_of
+from cuda.check.cases.case import FLOAT, HALF
+from cuda.check.cases.gpu import CASES, SMALL, name_of
 from cuda.check.findings import Begun, Finding
 from cuda.check.speed import ceiling_of, copy_bandwidth, gemm_flops, host_copy_bandwidth, host_gemm_flops
 from cuda.kernels.backend import Backend

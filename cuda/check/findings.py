@@ -3,13 +3,15 @@
 from dataclasses import dataclass
 from typing import Literal
 
+Outcome = Literal["ok", "FAILED", "note"]
+
 
 @dataclass(frozen=True)
 class Finding:
     """About one thing."""
 
     subject: str
-    outcome: Literal["ok", "FAILED", "note"]
+    outcome: Outcome
     measured: str = ""
     limit: str = ""
     """What it is measured against, or how to mend it."""

@@ -1,1 +1,1 @@
-"""What executes a step plan. Read `device` (the seam), then `gpu` or `cpu`; `counting` proves schedules, no model."""
+"""What executes a step plan. Read `device`, the seam, then `cuda.gpu` or `cuda.cpu`; `counting` has no model."""

@@ -2,7 +2,7 @@
 
 The host lays a step out in pinned memory, queues one copy, the pass (a captured graph if every row has one token), and
 one copy back; it may do so while the step before still runs, for what that one draws stays on the device. Owns weights,
-KV pool and slots. Read `loading` for what a step touches, `fill` for the host's work, `runner` for a pass.
+KV pool and slots. Read `loading` for what a step touches, `batch` for the host's work, `runner` for a pass.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cuda.check.cases.gpu import LARGE, SMALL
-from cuda.check.cases.rows import Sizes
+from cuda.check.cases.case import Sizes
+from cuda.check.cases.gpu import SMALL
 from cuda.gpu.backends.emulated import EmulatedBackend
 from cuda.gpu.backends.gpu import GpuBackend, check_gpu
 from cuda.gpu.backends.nvrtc import MissingPart
@@ -20,6 +20,8 @@ from cuda.kernels.backend import Backend
 from tests.cuda.kernels.combinations import needs_compiler
 
 HERE = Path(__file__).parent
+LARGE = Sizes(rows=300, columns=4096, num_heads=32, num_kv_heads=8, head_dim=128, context=5000, vocab=32_000)
+"""Shapes of an 8B Llama; a vocabulary that the definition draws from in seconds."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cuda.check.cases.gpu import CASES, Case, name_of
+from cuda.check.cases.case import Case
+from cuda.check.cases.gpu import CASES, name_of
 from cuda.kernels.attention import AttentionShape
 from cuda.kernels.backend import Backend
 from cuda.kernels.gemv import KERNELS

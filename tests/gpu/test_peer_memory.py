@@ -22,4 +22,4 @@ def test_every_pair_of_gpus_is_proven_fit_or_unfit() -> None:
     print(*(link.line for link in links), sep="\n")
     if verdict(links) is None:
         assert prove_sum([f"cuda:{index}" for index in range(torch.cuda.device_count())][:8]) is None
-    assert {link.outcome for link in links} <= {"ok", "refused mapping", "lost writes"}
+    assert {link.fitness for link in links} <= {"ok", "refused mapping", "lost writes"}

@@ -1,12 +1,50 @@
-"""How a result is compared with its definition: by the share of its tolerance that the worst element uses."""
+"""A case of a kernel: how large it is, and how its result is compared with its definition.
 
+By the share of its tolerance that the worst element uses. Read `gpu` for the list.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from cuda.kernels.backend import Backend
+
 Array = npt.NDArray[Any]
+FLOAT, HALF = torch.float32, torch.bfloat16
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large a case is.
+
+    Attributes:
+        rows: T.
+        columns: E; outputs of linear layers are some more, so that tiles are ragged.
+        num_heads, num_kv_heads, head_dim: H, K, D.
+        context: Positions of the longest request.
+        vocab: V.
+    """
+
+    rows: int
+    columns: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    context: int
+    vocab: int
+
+
+@dataclass(frozen=True)
+class Case:
+    """`run` returns the share of its tolerance that the worst number uses: more than 1 is wrong."""
+
+    name: str
+    run: Callable[[Backend, torch.dtype, Sizes], float]
+    dtypes: tuple[torch.dtype, ...] = (FLOAT, HALF)
 
 
 def used_share(found: torch.Tensor | Array, right: Array, rtol: float, atol: float) -> float:

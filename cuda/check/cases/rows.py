@@ -4,12 +4,11 @@ Numbers come from a fixed seed. Read `gpu` for the list, `cuda.kernels.reference
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
 
-from cuda.check.cases.case import equal_share, used_share
+from cuda.check.cases.case import Sizes, equal_share, used_share
 from cuda.kernels import reference
 from cuda.kernels.activation import GatedActivation
 from cuda.kernels.add_rms_norm import AddRmsNorm
@@ -23,27 +22,6 @@ ROUNDING = {torch.float32: 4e-6, torch.bfloat16: 2**-8 + 2**-14}
 """Relative: of the result, after sums in float32 that are a little off."""
 Kind = Literal["silu", "gelu"]
 DEFINITIONS = {"silu": reference.silu_mul, "gelu": reference.gelu_mul}
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """How large a case is.
-
-    Attributes:
-        rows: T.
-        columns: E; outputs of linear layers are some more, so that tiles are ragged.
-        num_heads, num_kv_heads, head_dim: H, K, D.
-        context: Positions of the longest request.
-        vocab: V.
-    """
-
-    rows: int
-    columns: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    context: int
-    vocab: int
 
 
 def int32(values: object) -> torch.Tensor:

@@ -1,10 +1,12 @@
 """Cases of the kernels that know a step's rows: positions and pages, attention, the draw of tokens."""
 
+from dataclasses import asdict
+
 import numpy as np
 import torch
 
-from cuda.check.cases.case import Array, used_share
-from cuda.check.cases.rows import EPS, ROUNDING, Sizes, int32, normal
+from cuda.check.cases.case import Array, Sizes, used_share
+from cuda.check.cases.rows import EPS, ROUNDING, int32, normal
 from cuda.kernels import reference
 from cuda.kernels.attention import AttentionShape, PagedAttention
 from cuda.kernels.backend import Backend, on_device
@@ -127,18 +129,11 @@ def sample(backend: Backend, _dtype: torch.dtype, sizes: Sizes) -> float:
 
 
 def _settings(draw: Draw) -> SlotSettings:
+    fields = asdict(draw)
     return SlotSettings(
-        temperature=draw.temperature,
-        top_k=draw.top_k,
-        top_p=draw.top_p,
-        min_p=draw.min_p,
-        presence_penalty=draw.presence_penalty,
-        frequency_penalty=draw.frequency_penalty,
-        repetition_penalty=draw.repetition_penalty,
-        seed=draw.seed,
+        bias=fields.pop("logit_bias"),
         min_tokens=len(OUTPUT) + 1,
         logprobs=MAX_ALTERNATIVES,
         num_prompt_tokens=len(PROMPT),
-        bias=draw.logit_bias,
-        banned=draw.banned,
+        **fields,
     )

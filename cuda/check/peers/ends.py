@@ -9,7 +9,7 @@ from typing import Any, Literal, NoReturn, Self
 
 from cuda.check.watched import Died, Process, Silent
 
-Outcome = Literal["ok", "lost writes", "refused mapping", "hang", "failed"]
+Fitness = Literal["ok", "lost writes", "refused mapping", "hang", "failed"]
 START_S = 120.0
 """For an end to be there: it loads torch, and its kernel may be compiled."""
 
@@ -47,9 +47,9 @@ class Speed:
 class UnfitError(Exception):
     """An end that refused a command, did not answer, or died."""
 
-    def __init__(self, outcome: Outcome, detail: str) -> None:
+    def __init__(self, fitness: Fitness, detail: str) -> None:
         super().__init__(detail)
-        self.outcome = outcome
+        self.fitness = fitness
 
 
 class RefusedError(UnfitError):

@@ -11,7 +11,7 @@ from itertools import permutations
 from multiprocessing.connection import Connection
 from typing import Any
 
-from cuda.check.peers.ends import Command, Ends, Outcome, RefusedError, Speed, UnfitError
+from cuda.check.peers.ends import Command, Ends, Fitness, RefusedError, Speed, UnfitError
 
 ANSWER_S, SUM_S = 10.0, 60.0
 
@@ -38,7 +38,7 @@ class Link:
 
     source: str
     target: str
-    outcome: Outcome
+    fitness: Fitness
     detail: str = ""
     bandwidth: float = 0.0
     """Of writes, bytes a second; 0 if not ok."""
@@ -49,15 +49,15 @@ class Link:
     def line(self) -> str:
         """In one line; if it is not ok, why, and how to mend it."""
         link = f"{self.source} to {self.target}"
-        if self.outcome == "ok":
+        if self.fitness == "ok":
             return f"{link}: {self.bandwidth / 1e9:.1f} GB/s, a small write {self.latency_s * 1e6:.1f} us"
         mends = _MENDS_OF_GPUS if self.source.startswith("cuda") else _MENDS_OF_CPUS
-        return f"{link}: {self.outcome} ({self.detail}): {mends[self.outcome]}"
+        return f"{link}: {self.fitness} ({self.detail}): {mends[self.fitness]}"
 
 
 def verdict(links: Sequence[Link]) -> str | None:
     """None if devices can use each other's memory; else the one line that says why they fall back."""
-    unfit = [link for link in links if link.outcome != "ok"]
+    unfit = [link for link in links if link.fitness != "ok"]
     if not unfit:
         return None
     more = f" (and {len(unfit) - 1} more)" if len(unfit) > 1 else ""
@@ -115,7 +115,7 @@ def prove_sum(
             handles = tuple(ends.ask_all(everyone, joins))
             num_wrong = sum(ends.ask_all(everyone, [Command("sum", handles=handles)] * len(devices)))
         except UnfitError as error:
-            return f"the all-reduce of {names}: {error.outcome} ({error}), falling back"
+            return f"the all-reduce of {names}: {error.fitness} ({error}), falling back"
     return f"the all-reduce of {names} gives {num_wrong} wrong sums, falling back" if num_wrong else None
 
 
@@ -134,7 +134,7 @@ def _prove_link(ends: Ends, source: int, target: int) -> Link:
         ends.ask(target, Command("free"))
     except UnfitError as error:
         ends.end_all((source, target))  # what they hold, and what they still will say, is not known
-        return Link(*names, error.outcome, str(error))
+        return Link(*names, error.fitness, str(error))
     return link
 
 

@@ -1,1 +1,1 @@
-"""Where kernels run: one interface (`backend`), on a GPU (`gpu`) or in the emulator (`emulated`)."""
+"""Where kernels run: one interface (`cuda.kernels.backend`), on a GPU (`gpu`) or in the emulator (`emulated`)."""

@@ -8,7 +8,8 @@ import pytest
 
 from cuda.check import device
 from cuda.check.cases import cpu as cpu_cases
-from cuda.check.cases.gpu import CASES, FLOAT, HALF, SMALL
+from cuda.check.cases.case import FLOAT, HALF
+from cuda.check.cases.gpu import CASES, SMALL
 from cuda.check.device import check_kernels
 from cuda.check.findings import Begun, Finding
 from cuda.check.speed import ceiling_of

@@ -12,7 +12,7 @@ from tests.cuda.kernels.combinations import needs_compiler
 
 def test_devices_in_order_are_fit_in_both_directions() -> None:
     links = prove(["cpu:0", "cpu:1"])
-    assert [(link.source, link.target, link.outcome) for link in links] == [
+    assert [(link.source, link.target, link.fitness) for link in links] == [
         ("cpu:0", "cpu:1", "ok"),
         ("cpu:1", "cpu:0", "ok"),
     ]
@@ -26,7 +26,7 @@ def test_devices_in_order_are_fit_in_both_directions() -> None:
 @needs_compiler
 def test_kernels_of_emulated_devices_reach_each_others_memory() -> None:
     links = prove(["emu:0", "emu:1"])
-    assert [link.outcome for link in links] == ["ok", "ok"]
+    assert [link.fitness for link in links] == ["ok", "ok"]
 
 
 @pytest.mark.parametrize("devices", [["cpu:0", "cpu:1"], pytest.param(["emu:0", "emu:1"], marks=needs_compiler)])
@@ -61,8 +61,8 @@ def test_sums_that_are_wrong_late_or_fail_are_said(fault: str, said: str) -> Non
 )
 def test_a_fault_of_one_direction_is_named_and_the_other_is_proven(fault: str, outcome: str, detail: str) -> None:
     there, back = prove([fault, "cpu:1"], serve=serve_fault, answer_s=2 if fault == "Hangs" else 30)
-    assert (there.outcome, there.detail) == (outcome, detail)
-    assert back.outcome == "ok"
+    assert (there.fitness, there.detail) == (outcome, detail)
+    assert back.fitness == "ok"
     line = verdict([there, back])
     assert line is not None
     assert line.startswith(f"peer-to-peer is unfit, falling back: {fault} to cpu:1: {outcome} ({detail}): ")
@@ -71,7 +71,7 @@ def test_a_fault_of_one_direction_is_named_and_the_other_is_proven(fault: str, o
 
 def test_a_device_that_cannot_start_fails_in_both_directions() -> None:
     links = prove(["NeverStarts", "cpu:1"], serve=serve_fault)
-    assert [(link.outcome, link.detail) for link in links] == [("failed", "no such device")] * 2
+    assert [(link.fitness, link.detail) for link in links] == [("failed", "no such device")] * 2
 
 
 def test_the_verdict_counts_what_it_does_not_name_and_mends_gpus_otherwise_than_cpus() -> None:
