@@ -23,6 +23,8 @@ class PagePool:
         self._free = list(range(num_pages - 1, -1, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()  # oldest first; a plain dict finds its first in O(removed)
         self._refs = [0] * num_pages
+        self.num_available = num_pages
+        """Pages that can be had without taking any from a request: free and cached ones."""
         self._kept = bytearray(num_pages)
 
     @property
@@ -38,12 +40,7 @@ class PagePool:
     @property
     def num_held(self) -> int:
         """Pages in at least one page table."""
-        return self.num_pages - len(self._free) - len(self._cached)
-
-    @property
-    def num_available(self) -> int:
-        """Pages that can be had without taking any from a request."""
-        return len(self._free) + len(self._cached)
+        return self.num_pages - self.num_available
 
     def refs(self, page: int) -> int:
         """How many page tables hold it."""
@@ -52,6 +49,7 @@ class PagePool:
     def allocate(self) -> int:
         """Take a free page (IndexError when there is none: evict first)."""
         page = self._free.pop()
+        self.num_available -= 1
         self._refs[page] = 1
         return page
 
@@ -59,12 +57,14 @@ class PagePool:
         """One more page table refers to a cached or held page."""
         if not self._refs[page]:
             del self._cached[page]
+            self.num_available -= 1
         self._refs[page] += 1
 
     def release(self, page: int) -> None:
         """One page table less. Release a table from its end, so that the cache gives up the end first."""
         self._refs[page] -= 1
         if not self._refs[page]:
+            self.num_available += 1
             if self._kept[page]:
                 self._cached[page] = None
             else:
@@ -92,7 +92,7 @@ class PagePool:
     def check(self, held: dict[int, int]) -> None:
         """Stop the part unless `held` (references of each page, counted over all page tables) explains every page."""
         states = sorted([*self._free, *self._cached, *held])
-        if states != list(range(self.num_pages)):
+        if states != list(range(self.num_pages)) or self.num_held != len(held):
             raise AssertionError(
                 f"{self.num_free} free + {self.num_cached} cached + {len(held)} held != {self.num_pages}"
             )

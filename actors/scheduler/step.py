@@ -41,8 +41,9 @@ class Applied:
 def plan_step(group: GroupState, now: float) -> StepPlan | None:
     """The next step; None when there is nothing to compute."""
     step = Step(group)
-    step.admit_waiting(now)
-    return step.finish(group.num_running)
+    if group.queue.num_queued:
+        step.admit_waiting(now)
+    return step.finish(group.max_rows - len(group.free_slots))
 
 
 class Step:
