@@ -182,10 +182,6 @@ class WorkerReady(Message, frozen=True, kw_only=True):
     epoch: Count
     num_pages: PositiveCount
     page_size: PositiveCount
-    weights_bytes: Sequence63
-    kv_bytes: Sequence63
-    device: str
-    load_s: float
 
 
 class WorkerFailed(Message, frozen=True):

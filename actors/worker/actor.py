@@ -157,14 +157,7 @@ class WorkerActor(Actor[WorkerInbox]):
         log.info("loaded", device=self._config.device, num_pages=pool.num_pages, load_s=round(load_s, 3))
         self._say(
             WorkerReady(
-                worker=self._config.index,
-                epoch=self._config.epoch,
-                num_pages=pool.num_pages,
-                page_size=pool.page_size,
-                weights_bytes=pool.weights_bytes,
-                kv_bytes=pool.kv_bytes,
-                device=self._config.device,
-                load_s=load_s,
+                worker=self._config.index, epoch=self._config.epoch, num_pages=pool.num_pages, page_size=pool.page_size
             )
         )
 

@@ -158,11 +158,7 @@ async def engine() -> AsyncIterator[Engine]:
         scheduler = SchedulerActor(SchedulerConfig(), model, to_ingress, [[worker]], clock)
         await stack.enter_async_context(hosted(ingress, "ingress", IngressInbox, run_dir))
         await stack.enter_async_context(hosted(scheduler, "scheduler", SchedulerInbox, run_dir))
-        await ours.tell(
-            WorkerReady(
-                worker=0, epoch=1, num_pages=64, page_size=16, weights_bytes=0, kv_bytes=0, device="stub", load_s=0.0
-            )
-        )
+        await ours.tell(WorkerReady(worker=0, epoch=1, num_pages=64, page_size=16))
         yield Engine(listener.getsockname()[1], worker, ours)
         for ref in (ours, to_ingress, to_scheduler):
             await ref.close()

@@ -190,16 +190,7 @@ class SimulatedWorker(Actor[WorkerInbox]):
             self._device.open_peers(await self._handles.get())
             await asyncio.sleep(self._random.random())
         await self.scheduler.tell(
-            WorkerReady(
-                worker=self._index,
-                epoch=1,
-                num_pages=pool.num_pages,
-                page_size=pool.page_size,
-                weights_bytes=0,
-                kv_bytes=pool.kv_bytes,
-                device="counting",
-                load_s=0.0,
-            )
+            WorkerReady(worker=self._index, epoch=1, num_pages=pool.num_pages, page_size=pool.page_size)
         )
         while True:
             plan = await self._plans.get()

@@ -68,9 +68,7 @@ class SlowWorker(Actor[Any]):
     async def _run(self) -> None:
         await asyncio.sleep(0.5)
         assert self.scheduler is not None
-        ready = WorkerReady(
-            worker=0, epoch=1, num_pages=64, page_size=4, weights_bytes=0, kv_bytes=0, device="slow", load_s=0.0
-        )
+        ready = WorkerReady(worker=0, epoch=1, num_pages=64, page_size=4)
         await self.scheduler.tell(ready)
         while True:
             plan = await self._waiting.get()

@@ -40,9 +40,7 @@ from tests.actors.runtime.local import LocalRef, LocalSystem
 from tests.actors.scheduler.rig import make_config
 
 MODEL = ModelInfo(name="m", folder="", vocab_size=100, max_model_len=64, eos_token_ids=(3,))
-READY = WorkerReady(
-    worker=0, epoch=1, num_pages=16, page_size=4, weights_bytes=0, kv_bytes=0, device="fake", load_s=0.0
-)
+READY = WorkerReady(worker=0, epoch=1, num_pages=16, page_size=4)
 
 
 class Recorder(Actor[Any]):

@@ -12,16 +12,7 @@ PROMPT = [100, 101, 102]
 
 
 def ready(worker: int, *, num_pages: int = 8, page_size: int = 4, epoch: int = 1) -> WorkerReady:
-    return WorkerReady(
-        worker=worker,
-        epoch=epoch,
-        num_pages=num_pages,
-        page_size=page_size,
-        weights_bytes=0,
-        kv_bytes=0,
-        device="counting",
-        load_s=0.0,
-    )
+    return WorkerReady(worker=worker, epoch=epoch, num_pages=num_pages, page_size=page_size)
 
 
 def two_steps(rig: Rig) -> tuple[StepResult, StepResult]:

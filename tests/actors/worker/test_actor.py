@@ -82,8 +82,6 @@ async def test_a_loaded_worker_says_what_its_pool_holds() -> None:
         ready = await scene.ear.next()
         assert isinstance(ready, WorkerReady)
         assert (ready.worker, ready.epoch, ready.num_pages, ready.page_size) == (3, 1, POOL.num_pages, POOL.page_size)
-        assert (ready.weights_bytes, ready.kv_bytes, ready.device) == (1000, 2000, "hand")
-        assert ready.load_s >= 0
         assert scene.progress == [0.5, 1.0]
 
 
