@@ -22,10 +22,10 @@ from typing import Any
 
 from actors.node.devices import find_gpus
 from cuda.check.watched import Lost, watched
-from tests.benchmarks.gpu_all_reduce import measure_all_reduce
-from tests.benchmarks.gpu_figures import Ceilings, Figure, Report, Scale, measure_ceilings
-from tests.benchmarks.gpu_kernels import measure_attention, measure_linears, measure_rows, measure_sampler
-from tests.benchmarks.gpu_steps import measure_steps
+from tests.benchmarks.gpu.all_reduce import measure_all_reduce
+from tests.benchmarks.gpu.figures import Ceilings, Figure, Report, Scale, measure_ceilings
+from tests.benchmarks.gpu.kernels import measure_attention, measure_linears, measure_rows, measure_sampler
+from tests.benchmarks.gpu.steps import measure_steps
 
 Measure = Callable[[Report, Scale, Ceilings], None]
 SILENCE_S = 120.0
@@ -194,7 +194,3 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--only", nargs="+", default=[], help="some items only; ceilings are always measured")
     return parser.parse_args(arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -11,7 +11,7 @@ from cuda.collectives.membership import Membership
 from cuda.gpu.ranks import Exchanged, GpuRanks
 from cuda.kernels.all_reduce import MAX_RANKS
 from cuda.kernels.backend import Backend
-from tests.benchmarks.gpu_figures import Ceilings, Report, Scale
+from tests.benchmarks.gpu.figures import Ceilings, Report, Scale
 
 ROWS = (1, 2, 4, 8, 16, 64, 256)
 CALLS = 50

@@ -1,6 +1,6 @@
 """What the gpu device's host side costs a decode step: everything but the work on the GPU, whose backend does nothing.
 
-    python -m tests.benchmarks.gpu_host [--contexts 100 2000] [--rows 1 8 64 256]
+    python -m tests.benchmarks.gpu.host [--contexts 100 2000] [--rows 1 8 64 256]
 
 Prints microseconds for the submission (work list, arrays, launches) and for the answer, of a model with 32 query and 8
 KV heads.

@@ -14,7 +14,7 @@ from cuda.kernels.gemm import Gemm
 from cuda.kernels.gemv import MAX_ROWS, Gemv
 from cuda.kernels.rope_and_store import RopeAndStore, RopeShape
 from cuda.kernels.sample import MAX_ALTERNATIVES, Sampler, SlotSettings
-from tests.benchmarks.gpu_figures import Bench, Ceilings, Report, Scale
+from tests.benchmarks.gpu.figures import Bench, Ceilings, Report, Scale
 
 HALF = torch.bfloat16
 PAGE_SIZE = 16

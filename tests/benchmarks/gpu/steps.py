@@ -20,7 +20,7 @@ from cuda.models.spec import ModelSpec
 from cuda.models.weights import LayerWeights, LinearWeight, ModelWeights
 from protocol.sampling import SamplingParams
 from protocol.step import RowStart, StepPlan, StepRow
-from tests.benchmarks.gpu_figures import Ceilings, Report, Scale
+from tests.benchmarks.gpu.figures import Ceilings, Report, Scale
 
 PAGE_SIZE = 16
 HEADROOM_BYTES = 6 << 30

@@ -9,12 +9,13 @@ import pytest
 
 from cuda.emulator import Settings
 from cuda.gpu.backends.emulated import EmulatedBackend
-from tests.benchmarks import gpu, gpu_all_reduce, gpu_figures, gpu_steps
-from tests.benchmarks.gpu import Measure
-from tests.benchmarks.gpu_all_reduce import measure_all_reduce
-from tests.benchmarks.gpu_figures import Bench, Ceilings, Scale
-from tests.benchmarks.gpu_kernels import measure_attention, measure_linears, measure_rows, measure_sampler
-from tests.benchmarks.gpu_steps import measure_steps
+from tests.benchmarks.gpu import all_reduce, run, steps
+from tests.benchmarks.gpu import figures as gpu_figures
+from tests.benchmarks.gpu.all_reduce import measure_all_reduce
+from tests.benchmarks.gpu.figures import Bench, Ceilings, Scale
+from tests.benchmarks.gpu.kernels import measure_attention, measure_linears, measure_rows, measure_sampler
+from tests.benchmarks.gpu.run import Measure
+from tests.benchmarks.gpu.steps import measure_steps
 from tests.cuda.kernels.combinations import needs_compiler
 
 pytestmark = needs_compiler
@@ -59,9 +60,9 @@ def failing(report: Any, _scale: Scale, _ceilings: Ceilings) -> None:
 
 
 def test_an_item_that_fails_is_recorded_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "measure_rows", failing)
+    monkeypatch.setattr(run, "measure_rows", failing)
     out = tmp_path / "results" / "emulated.json"
-    code = gpu.main(["--out", str(out), "--backend", "emu", "--small", "--only", "rows", "sampler"])
+    code = run.main(["--out", str(out), "--backend", "emu", "--small", "--only", "rows", "sampler"])
     written = json.loads(out.read_text())
     assert code == 1
     assert written["items"]["rows"]["error"] == "ValueError: the other half"
@@ -78,13 +79,13 @@ def test_the_lines_that_only_a_gpu_reaches_run_too(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda _index: h200)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 3)
     monkeypatch.setattr("cuda.check.device.gpu_software", lambda: {"driver": "580.1"})
-    monkeypatch.setattr(gpu_all_reduce, "ROWS", (1, 2))
-    monkeypatch.setattr(gpu_all_reduce, "CALLS", 2)
-    monkeypatch.setattr(gpu_all_reduce, "_nccl_seconds", lambda *_: 1e-3)
-    monkeypatch.setattr(gpu_steps, "HEADROOM_BYTES", 1 << 20)
+    monkeypatch.setattr(all_reduce, "ROWS", (1, 2))
+    monkeypatch.setattr(all_reduce, "CALLS", 2)
+    monkeypatch.setattr(all_reduce, "_nccl_seconds", lambda *_: 1e-3)
+    monkeypatch.setattr(steps, "HEADROOM_BYTES", 1 << 20)
     scale = Scale.small("cuda:0")
     figures: list[dict[str, Any]] = []
-    gpu.describe_machine(figures.append, scale)
+    run.describe_machine(figures.append, scale)
     assert figures[0]["device"] == "NVIDIA H200"
     for measure in (measure_steps, measure_all_reduce):
         measure(figures.append, scale, CEILINGS)
