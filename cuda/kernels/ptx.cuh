@@ -17,54 +17,23 @@ __device__ __forceinline__ void mma_m16n8k16_bf16(float (&d)[4], const unsigned 
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
-__device__ __forceinline__ void mma_m16n8k16_f16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
 
 __device__ __forceinline__ unsigned shared_address(const void* pointer) {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// 8×8 matrices of 16-bit elements: lane i gives the address of row i%8 of matrix i/8. Lane l receives elements
+// Four 8×8 matrices of 16-bit elements: lane i gives the address of row i%8 of matrix i/8. Lane l receives elements
 // 2·(l%4) and +1 of row l/4, or of column l/4 when transposed.
-__device__ __forceinline__ void ldmatrix_x1(unsigned (&r)[1], const void* row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];"
-                 : "=r"(r[0]) : "r"(shared_address(row)) : "memory");
-}
-__device__ __forceinline__ void ldmatrix_x2(unsigned (&r)[2], const void* row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
-                 : "=r"(r[0]), "=r"(r[1]) : "r"(shared_address(row)) : "memory");
-}
 __device__ __forceinline__ void ldmatrix_x4(unsigned (&r)[4], const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
-}
-__device__ __forceinline__ void ldmatrix_x1_trans(unsigned (&r)[1], const void* row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];"
-                 : "=r"(r[0]) : "r"(shared_address(row)) : "memory");
-}
-__device__ __forceinline__ void ldmatrix_x2_trans(unsigned (&r)[2], const void* row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
-                 : "=r"(r[0]), "=r"(r[1]) : "r"(shared_address(row)) : "memory");
 }
 __device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&r)[4], const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
 }
 
-// Copies `source_bytes` from global to shared memory and fills the rest of the 4, 8 or 16 with zeros.
-__device__ __forceinline__ void cp_async_4(void* shared, const void* global, unsigned source_bytes = 4) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
-                 :: "r"(shared_address(shared)), "l"(global), "r"(source_bytes) : "memory");
-}
-__device__ __forceinline__ void cp_async_8(void* shared, const void* global, unsigned source_bytes = 8) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;"
-                 :: "r"(shared_address(shared)), "l"(global), "r"(source_bytes) : "memory");
-}
+// Copies `source_bytes` from global to shared memory and fills the rest of the 16 with zeros.
 __device__ __forceinline__ void cp_async_16(void* shared, const void* global, unsigned source_bytes = 16) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                  :: "r"(shared_address(shared)), "l"(global), "r"(source_bytes) : "memory");

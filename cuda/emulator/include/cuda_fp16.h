@@ -2,9 +2,6 @@
 #pragma once
 
 struct alignas(2) __half { unsigned short bits; };
-struct alignas(4) __half2 { __half x, y; };
-typedef __half half;
-typedef __half2 half2;
 
 static inline float __half2float(__half x) {
     unsigned sign = (x.bits & 0x8000u) << 16, exponent = x.bits >> 10 & 31u, fraction = x.bits & 1023u;
@@ -25,14 +22,5 @@ static inline __half __float2half_rn(float x) {
     magnitude += 0xfffu + (magnitude >> 13 & 1u);
     return {static_cast<unsigned short>(sign | ((magnitude >> 13) - (112u << 10)))};
 }
-static inline __half __float2half(float x) { return __float2half_rn(x); }
-static inline __half2 __floats2half2_rn(float x, float y) { return {__float2half_rn(x), __float2half_rn(y)}; }
-static inline __half2 __halves2half2(__half x, __half y) { return {x, y}; }
-static inline __half __low2half(__half2 v) { return v.x; }
-static inline __half __high2half(__half2 v) { return v.y; }
-static inline float __low2float(__half2 v) { return __half2float(v.x); }
-static inline float __high2float(__half2 v) { return __half2float(v.y); }
 static inline unsigned short __half_as_ushort(__half x) { return x.bits; }
 static inline __half __ushort_as_half(unsigned short bits) { return {bits}; }
-static inline float2 __half22float2(__half2 v) { return {__half2float(v.x), __half2float(v.y)}; }
-static inline __half2 __float22half2_rn(float2 v) { return __floats2half2_rn(v.x, v.y); }

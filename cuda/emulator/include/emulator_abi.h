@@ -59,8 +59,8 @@ unsigned char* dynamic_shared();
 [[noreturn]] void fail(const char* kind, const char* message, Site site);
 [[noreturn]] void fail_lane(const char* kind, const char* operation, unsigned lane, Site site);
 
-// cp.async: copies `source_bytes` of `bytes` and zero-fills the rest, now or as late as the waits allow, by seed.
-void async_copy(void* shared, const void* global, unsigned bytes, unsigned source_bytes, Site site);
+// cp.async: copies `source_bytes` of 16 and zero-fills the rest, now or as late as the waits allow, by seed.
+void async_copy(void* shared, const void* global, unsigned source_bytes, Site site);
 void async_commit();
 void async_wait(unsigned pending_groups);
 

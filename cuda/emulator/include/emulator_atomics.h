@@ -7,27 +7,15 @@ template <class T, class Update>
 EMULATOR_UNWATCHED T atomic_update(const char* name, T* address, bool system_scope, Site site, Update update) {
     spin_point(name, site, address);
     check_atomic(address, sizeof(T), MemoryOrder::relaxed, system_scope, 0, site);
-    using Bits = __attribute__((may_alias)) unsigned long long;
-    using Half = __attribute__((may_alias)) unsigned;
-    T old, wanted;
-    if constexpr (sizeof(T) == 8) {
-        unsigned long long seen = __atomic_load_n(reinterpret_cast<Bits*>(address), __ATOMIC_RELAXED), next;
-        do {
-            old = __builtin_bit_cast(T, seen);
-            wanted = update(old);
-            next = __builtin_bit_cast(unsigned long long, wanted);
-        } while (!__atomic_compare_exchange_n(reinterpret_cast<Bits*>(address), &seen, next, false, __ATOMIC_RELAXED,
-                                              __ATOMIC_RELAXED));
-    } else {
-        static_assert(sizeof(T) == 4, "atomics are of 4 or 8 bytes");
-        unsigned seen = __atomic_load_n(reinterpret_cast<Half*>(address), __ATOMIC_RELAXED), next;
-        do {
-            old = __builtin_bit_cast(T, seen);
-            wanted = update(old);
-            next = __builtin_bit_cast(unsigned, wanted);
-        } while (!__atomic_compare_exchange_n(reinterpret_cast<Half*>(address), &seen, next, false, __ATOMIC_RELAXED,
-                                              __ATOMIC_RELAXED));
-    }
+    static_assert(sizeof(T) == 4, "atomics are of 4 bytes");
+    using Bits = __attribute__((may_alias)) unsigned;
+    T old;
+    unsigned seen = __atomic_load_n(reinterpret_cast<Bits*>(address), __ATOMIC_RELAXED), next;
+    do {
+        old = __builtin_bit_cast(T, seen);
+        next = __builtin_bit_cast(unsigned, update(old));
+    } while (!__atomic_compare_exchange_n(reinterpret_cast<Bits*>(address), &seen, next, false, __ATOMIC_RELAXED,
+                                          __ATOMIC_RELAXED));
     check_seen(address);
     return old;
 }
@@ -48,31 +36,11 @@ template <class T> using plain = typename identity<T>::type;
                                        [=](T old) -> T { return expression; });                                   \
     }
 EMULATOR_ATOMIC(Add, old + value)
-EMULATOR_ATOMIC(Sub, old - value)
 EMULATOR_ATOMIC(Exch, ((void)old, value))
-EMULATOR_ATOMIC(Min, value < old ? value : old)
 EMULATOR_ATOMIC(Max, old < value ? value : old)
-EMULATOR_ATOMIC(And, old & value)
 EMULATOR_ATOMIC(Or, old | value)
-EMULATOR_ATOMIC(Xor, old ^ value)
-EMULATOR_ATOMIC(Inc, old >= value ? T{0} : old + 1)
-EMULATOR_ATOMIC(Dec, (old == 0 || old > value) ? value : old - 1)
 #undef EMULATOR_ATOMIC
 
-template <class T>
-T atomicCAS(T* address, emulator::plain<T> expected, emulator::plain<T> value, emulator::Site site = emulator::here()) {
-    return emulator::atomic_update("atomicCAS", address, false, site,
-                                   [=](T old) -> T { return old == expected ? value : old; });
-}
-
-template <class T>
-T atomicCAS_system(T* address, emulator::plain<T> expected, emulator::plain<T> value,
-                   emulator::Site site = emulator::here()) {
-    return emulator::atomic_update("atomicCAS_system", address, true, site,
-                                   [=](T old) -> T { return old == expected ? value : old; });
-}
-
-EMULATOR_UNWATCHED static inline void __threadfence_block() { emulator::check_fence(false); }
 EMULATOR_UNWATCHED static inline void __threadfence() {
     emulator::check_fence(false);
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
@@ -84,4 +52,3 @@ EMULATOR_UNWATCHED static inline void __threadfence_system() {
 static inline void __nanosleep(unsigned, emulator::Site site = emulator::here()) {
     emulator::spin_point("__nanosleep", site, nullptr);
 }
-static inline long long clock64() { return static_cast<long long>(emulator::nanoseconds()); }

@@ -6,12 +6,10 @@
 
 #define __global__
 #define __device__
-#define __host__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
 #define __grid_constant__
-#define __constant__ static
 #define __shared__ static thread_local  // a block stays on one OS thread
 #define __align__(n) __attribute__((aligned(n)))
 
@@ -20,11 +18,8 @@
 #define blockDim (::emulator::current->block_dim)
 #define gridDim (::emulator::current->grid_dim)
 
-constexpr int warpSize = 32;
-
-[[noreturn]] static inline void __trap(emulator::Site site = emulator::here()) {
-    emulator::fail("trap", "__trap", site);
-}
+struct alignas(8) float2 { float x, y; };
+struct alignas(16) float4 { float x, y, z, w; };
 
 namespace emulator {
 
@@ -38,5 +33,4 @@ inline void check_launch_bounds(unsigned max_threads, int = 0, int = 0) {
 
 #include "emulator_atomics.h"
 #include "emulator_math.h"
-#include "emulator_vectors.h"
 #include "emulator_warp.h"

@@ -1,7 +1,6 @@
 // The twins of ptx.cuh: what each instruction does, lane by lane, with what the manual forbids reported.
 #pragma once
 #include "cuda_bf16.h"
-#include "cuda_fp16.h"
 
 namespace emulator {
 
@@ -12,25 +11,23 @@ struct MmaCall : WarpCall {
     float result[4];
 };
 
-struct Bf16 { static float value(unsigned bits) { return __bfloat162float({static_cast<unsigned short>(bits)}); } };
-struct F16 { static float value(unsigned bits) { return __half2float({static_cast<unsigned short>(bits)}); } };
+inline float bf16_value(unsigned bits) { return __bfloat162float({static_cast<unsigned short>(bits)}); }
 
 inline void need_all_lanes(const WarpCall* call, unsigned arrived) {
     if (arrived != 0xffffffffu) fail("warp-misuse", "a .aligned instruction needs all 32 lanes", call->site);
 }
 
 // Exact products, summed in double and rounded once: the tensor core's own rounding is not modelled.
-template <class Element>
-EMULATOR_UNWATCHED void compute_mma(WarpCall* const* lanes, unsigned arrived) {
+EMULATOR_UNWATCHED inline void compute_mma(WarpCall* const* lanes, unsigned arrived) {
     need_all_lanes(lanes[__builtin_ctz(arrived)], arrived);
     double a[16][16], b[16][8];
     for (unsigned lane = 0; lane < 32; ++lane) {
         const auto* call = static_cast<const MmaCall*>(lanes[lane]);
         unsigned group = lane / 4, pair = lane % 4 * 2;
         for (unsigned i = 0; i < 8; ++i)
-            a[group + i / 2 % 2 * 8][pair + i % 2 + i / 4 * 8] = Element::value(call->a[i / 2] >> i % 2 * 16 & 0xffffu);
+            a[group + i / 2 % 2 * 8][pair + i % 2 + i / 4 * 8] = bf16_value(call->a[i / 2] >> i % 2 * 16 & 0xffffu);
         for (unsigned i = 0; i < 4; ++i)
-            b[pair + i % 2 + i / 2 * 8][group] = Element::value(call->b[i / 2] >> i % 2 * 16 & 0xffffu);
+            b[pair + i % 2 + i / 2 * 8][group] = bf16_value(call->b[i / 2] >> i % 2 * 16 & 0xffffu);
     }
     double sums[16][8] = {};
     for (unsigned row = 0; row < 16; ++row)
@@ -42,13 +39,6 @@ EMULATOR_UNWATCHED void compute_mma(WarpCall* const* lanes, unsigned arrived) {
         for (unsigned i = 0; i < 4; ++i)
             call->result[i] = static_cast<float>(sums[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2] + call->d[i]);
     }
-}
-
-template <class Element>
-void mma(const char* name, float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], Site site) {
-    MmaCall call{{name, 0xffffffffu, site, compute_mma<Element>}, d, a, b, {}};
-    warp_rendezvous(call);
-    for (int i = 0; i < 4; ++i) d[i] = call.result[i];
 }
 
 struct MatrixCall : WarpCall {
@@ -65,15 +55,15 @@ EMULATOR_UNWATCHED inline unsigned matrix_element(const MatrixCall* owner, unsig
     return bits;
 }
 
-template <unsigned count, bool transposed>
+template <bool transposed>
 EMULATOR_UNWATCHED void compute_ldmatrix(WarpCall* const* lanes, unsigned arrived) {
     need_all_lanes(lanes[__builtin_ctz(arrived)], arrived);
     const auto call_of = [&](unsigned lane) { return static_cast<MatrixCall*>(lanes[lane]); };
-    for (unsigned lane = 0; lane < 8 * count; ++lane)
+    for (unsigned lane = 0; lane < 32; ++lane)
         if (reinterpret_cast<unsigned long>(call_of(lane)->row) % 16 != 0)
             fail("misaligned", "a row of ldmatrix is not aligned to 16 bytes", lanes[lane]->site);
     for (unsigned lane = 0; lane < 32; ++lane)
-        for (unsigned matrix = 0; matrix < count; ++matrix) {
+        for (unsigned matrix = 0; matrix < 4; ++matrix) {
             unsigned bits = 0;
             for (unsigned i = 0; i < 2; ++i) {
                 unsigned along = lane % 4 * 2 + i, across = lane / 4;
@@ -85,13 +75,13 @@ EMULATOR_UNWATCHED void compute_ldmatrix(WarpCall* const* lanes, unsigned arrive
 }
 
 // `registers` is filled after the meeting: a lane's registers are written by nobody but itself.
-template <unsigned count, bool transposed>
-void ldmatrix(const char* name, unsigned (&registers)[count], const void* row, Site site) {
-    unsigned result[count];
+template <bool transposed>
+void ldmatrix(const char* name, unsigned (&registers)[4], const void* row, Site site) {
+    unsigned result[4];
     const auto* bytes = static_cast<const unsigned char*>(row);
-    MatrixCall call{{name, 0xffffffffu, site, compute_ldmatrix<count, transposed>}, bytes, result};
+    MatrixCall call{{name, 0xffffffffu, site, compute_ldmatrix<transposed>}, bytes, result};
     warp_rendezvous(call);
-    for (unsigned i = 0; i < count; ++i) registers[i] = result[i];
+    for (unsigned i = 0; i < 4; ++i) registers[i] = result[i];
 }
 
 }  // namespace emulator
@@ -102,32 +92,19 @@ using emulator::here;
 using emulator::Site;
 
 inline void mma_m16n8k16_bf16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], Site site = here()) {
-    emulator::mma<emulator::Bf16>("mma_m16n8k16_bf16", d, a, b, site);
+    emulator::MmaCall call{{"mma_m16n8k16_bf16", 0xffffffffu, site, emulator::compute_mma}, d, a, b, {}};
+    emulator::warp_rendezvous(call);
+    for (int i = 0; i < 4; ++i) d[i] = call.result[i];
 }
-inline void mma_m16n8k16_f16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], Site site = here()) {
-    emulator::mma<emulator::F16>("mma_m16n8k16_f16", d, a, b, site);
+inline void ldmatrix_x4(unsigned (&r)[4], const void* row, Site site = here()) {
+    emulator::ldmatrix<false>("ldmatrix_x4", r, row, site);
+}
+inline void ldmatrix_x4_trans(unsigned (&r)[4], const void* row, Site site = here()) {
+    emulator::ldmatrix<true>("ldmatrix_x4_trans", r, row, site);
 }
 
-#define EMULATOR_LDMATRIX(count)                                                                          \
-    inline void ldmatrix_x##count(unsigned (&r)[count], const void* row, Site site = here()) {            \
-        emulator::ldmatrix<count, false>("ldmatrix_x" #count, r, row, site);                              \
-    }                                                                                                     \
-    inline void ldmatrix_x##count##_trans(unsigned (&r)[count], const void* row, Site site = here()) {    \
-        emulator::ldmatrix<count, true>("ldmatrix_x" #count "_trans", r, row, site);                      \
-    }
-EMULATOR_LDMATRIX(1)
-EMULATOR_LDMATRIX(2)
-EMULATOR_LDMATRIX(4)
-#undef EMULATOR_LDMATRIX
-
-inline void cp_async_4(void* shared, const void* global, unsigned source_bytes = 4, Site site = here()) {
-    emulator::async_copy(shared, global, 4, source_bytes, site);
-}
-inline void cp_async_8(void* shared, const void* global, unsigned source_bytes = 8, Site site = here()) {
-    emulator::async_copy(shared, global, 8, source_bytes, site);
-}
 inline void cp_async_16(void* shared, const void* global, unsigned source_bytes = 16, Site site = here()) {
-    emulator::async_copy(shared, global, 16, source_bytes, site);
+    emulator::async_copy(shared, global, source_bytes, site);
 }
 inline void cp_async_commit() { emulator::async_commit(); }
 template <int pending>

@@ -7,24 +7,24 @@ namespace emulator {
 namespace {
 
 void perform(Block& block, unsigned rank, const AsyncCopy& copy) {
-    if (block.late_copies) std::memcpy(copy.shared, copy.bytes, copy.count);
+    if (block.late_copies) std::memcpy(copy.shared, copy.bytes, AsyncCopy::count);
     if (block.history) block.history->finish_copy(rank, copy);
 }
 
 }  // namespace
 
-void async_copy(void* shared, const void* global, unsigned bytes, unsigned source_bytes, Site site) {
+void async_copy(void* shared, const void* global, unsigned source_bytes, Site site) {
     Block& block = *current->block;
     FiberThread& thread = block.running();
-    if (reinterpret_cast<std::uintptr_t>(shared) % bytes != 0 || reinterpret_cast<std::uintptr_t>(global) % bytes != 0)
-        block.fail("misaligned", "cp.async needs both addresses aligned to " + std::to_string(bytes) + " bytes", site);
-    AsyncCopy copy{static_cast<unsigned char*>(shared), {}, global, bytes, source_bytes, site};
+    if (reinterpret_cast<std::uintptr_t>(shared) % 16 != 0 || reinterpret_cast<std::uintptr_t>(global) % 16 != 0)
+        block.fail("misaligned", "cp.async needs both addresses aligned to 16 bytes", site);
+    AsyncCopy copy{static_cast<unsigned char*>(shared), {}, global, source_bytes, site};
     if (block.history) {
         Conflict conflict = block.history->begin_copy(thread.rank, copy);
         if (conflict.kind != nullptr) block.fail_conflict(thread.rank, conflict, code_of(site));
     }
     std::memcpy(copy.bytes, global, source_bytes);
-    if (!block.late_copies) std::memcpy(copy.shared, copy.bytes, bytes);
+    if (!block.late_copies) std::memcpy(copy.shared, copy.bytes, AsyncCopy::count);
     thread.open_group.push_back(copy);
 }
 

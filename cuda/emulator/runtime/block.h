@@ -19,10 +19,11 @@ class Ledger;
 enum class State : std::uint8_t { ready, spinning, at_barrier, at_warp_operation, done };
 
 struct AsyncCopy {
+    static constexpr unsigned count = 16;
+
     unsigned char* shared;
-    unsigned char bytes[16];  // what the source held at issue: a later write to it is a race of its own
+    unsigned char bytes[count];  // what the source held at issue: a later write to it is a race of its own
     const void* global;
-    unsigned count;
     unsigned source_count;
     Site site;
 };

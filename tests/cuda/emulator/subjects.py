@@ -104,11 +104,12 @@ extern "C" __global__ void k(const unsigned short* a, const unsigned short* b, f
     for (int i = lane; i < 256; i += 32) a_tile[i] = a[i];
     for (int i = lane; i < 128; i += 32) b_tile[i] = b[i];
     __syncwarp();
-    unsigned ra[4], rb[2];
+    unsigned ra[4], rb[4];
     float acc[4] = {0.0f, 0.0f, 0.0f, 0.0f};
     ptx::ldmatrix_x4(ra, a_tile + lane % 16 * 16 + lane / 16 * 8);
-    ptx::ldmatrix_x2_trans(rb, b_tile + lane % 16 * 8);
-    ptx::mma_m16n8k16_bf16(acc, ra, rb);
+    ptx::ldmatrix_x4_trans(rb, b_tile + lane % 16 * 8);
+    const unsigned first[2] = {rb[0], rb[1]};
+    ptx::mma_m16n8k16_bf16(acc, ra, first);
     for (int i = 0; i < 4; ++i) d[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2] = acc[i];
 }""",
     lambda: [bf16(random((16, 16))), bf16(random((16, 8), 1)), np.zeros((16, 8), np.float32)],

@@ -54,11 +54,6 @@ def test_division_by_zero_is_an_error_and_the_emulator_lives_on() -> None:
     assert run(body, [np.ones(2, np.int32)], block=1)[0][0] == 7
 
 
-def test_a_trap_names_its_line() -> None:
-    error = failure('extern "C" __global__ void k(int* x) {\n if (x[0] == 0) __trap();\n}', [np.zeros(1, np.int32)])
-    assert (error.kind, str(error.where)) == ("trap", "kernel.cu:2")
-
-
 def test_a_deadline_ends_a_spin_with_a_trap(seed: int) -> None:
     body = (
         PTX

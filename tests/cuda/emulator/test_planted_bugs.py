@@ -85,7 +85,7 @@ BUGS = {
     "a lane that misses the mma": Bug(
         "mma", "unsigned ra[4]", "if (lane == 31) return; unsigned ra[4]", {"warp-misuse"}
     ),
-    "a fragment not transposed": Bug("mma", "ldmatrix_x2_trans", "ldmatrix_x2", {"wrong numbers"}),
+    "a fragment not transposed": Bug("mma", "ldmatrix_x4_trans", "ldmatrix_x4", {"wrong numbers"}),
     "halves of a fragment swapped": Bug(
         "mma", "ptx::mma", "unsigned s = ra[1]; ra[1] = ra[2]; ra[2] = s; ptx::mma", {"wrong numbers"}
     ),

@@ -12,19 +12,11 @@ from cuda.gpu.backends.nvrtc import Compiler, MissingPart, find_compiler
 
 KERNELS = Path(__file__).parents[3] / "cuda" / "kernels"
 FUNCTIONS = re.findall(r"__device__ __forceinline__ .*?(\w+)\(", (KERNELS / "ptx.cuh").read_text())
-MATRIX = "unsigned r[{0}]; ptx::ldmatrix_x{0}{1}(r, shared); out[0] += r[{0} - 1];"
-MULTIPLY = "ptx::mma_m16n8k16_{}(d, a, b);"
+MATRIX = "unsigned r[4]; ptx::ldmatrix_x4{}(r, shared); out[0] += r[3];"
 CALLS = {
-    "mma_m16n8k16_bf16": MULTIPLY.format("bf16"),
-    "mma_m16n8k16_f16": MULTIPLY.format("f16"),
-    "ldmatrix_x1": MATRIX.format(1, ""),
-    "ldmatrix_x2": MATRIX.format(2, ""),
-    "ldmatrix_x4": MATRIX.format(4, ""),
-    "ldmatrix_x1_trans": MATRIX.format(1, "_trans"),
-    "ldmatrix_x2_trans": MATRIX.format(2, "_trans"),
-    "ldmatrix_x4_trans": MATRIX.format(4, "_trans"),
-    "cp_async_4": "ptx::cp_async_4(shared, in);",
-    "cp_async_8": "ptx::cp_async_8(shared, in);",
+    "mma_m16n8k16_bf16": "ptx::mma_m16n8k16_bf16(d, a, b);",
+    "ldmatrix_x4": MATRIX.format(""),
+    "ldmatrix_x4_trans": MATRIX.format("_trans"),
     "cp_async_16": "ptx::cp_async_16(shared, in, 12);",
     "cp_async_commit": "ptx::cp_async_commit();",
     "cp_async_wait": "ptx::cp_async_wait<2>();",
