@@ -5,7 +5,7 @@
 #include <deque>
 #include <mutex>
 
-#include "flags.h"
+#include "knowledge.h"
 #include "launch.h"
 #include "learned.h"
 #include "ledger.h"

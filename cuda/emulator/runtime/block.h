@@ -9,7 +9,7 @@
 #include "launch.h"
 #include "race.h"
 #include "random.h"
-#include "ready.h"
+#include "schedule.h"
 #include "worker.h"
 
 namespace emulator {

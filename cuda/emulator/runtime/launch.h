@@ -6,7 +6,7 @@
 #include <mutex>
 
 #include "../include/emulator_abi.h"
-#include "flags.h"
+#include "knowledge.h"
 #include "order.h"
 
 namespace emulator {

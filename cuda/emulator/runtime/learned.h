@@ -2,7 +2,7 @@
 #pragma once
 #include <memory>
 
-#include "flags.h"
+#include "knowledge.h"
 #include "order.h"
 
 namespace emulator {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "actors.h"
-#include "flags.h"
+#include "knowledge.h"
 #include "shadow.h"
 
 namespace emulator {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "actors.h"
-#include "flags.h"
+#include "knowledge.h"
 #include "launch.h"
 #include "shadow.h"
 #include "worker.h"

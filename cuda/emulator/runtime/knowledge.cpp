@@ -1,4 +1,4 @@
-#include "flags.h"
+#include "knowledge.h"
 
 #include <unistd.h>
 
