@@ -4,12 +4,13 @@
 It says nothing of speed, registers, or real weak memory: the check on a GPU does.
 """
 
-from cuda.emulator.array import DeviceArray, mark_initialised, unlink_shared
+from cuda.emulator.array import DeviceArray, unlink_shared
 from cuda.emulator.errors import EmulatorError, KernelError, SourceError, ToolchainError
 from cuda.emulator.module import Kernel, RawModule, Settings
-from cuda.emulator.stream import Event, Graph, Stream
+from cuda.emulator.stream import CudaStream, Event, Graph
 
 __all__ = [
+    "CudaStream",
     "DeviceArray",
     "EmulatorError",
     "Event",
@@ -19,8 +20,6 @@ __all__ = [
     "RawModule",
     "Settings",
     "SourceError",
-    "Stream",
     "ToolchainError",
-    "mark_initialised",
     "unlink_shared",
 ]

@@ -1,6 +1,6 @@
 """Device arrays of the emulated GPU: memory that ends where an inaccessible page begins.
 
-Owns its memory, except adopted memory. Never converts dtypes; bfloat16 travels as uint16 bits.
+Owns its memory. Never converts dtypes; bfloat16 travels as uint16 bits.
 """
 
 import ctypes
@@ -68,13 +68,6 @@ class DeviceArray:
         return cls(address, shape, dtype, free)
 
     @classmethod
-    def adopt(cls, pointer: int, shape: tuple[int, ...], dtype: DTypeLike) -> Self:
-        """Makes somebody else's memory, such as a host tensor's, known to check mode for as long as this lives."""
-        library = load_runtime()
-        library.emulator_adopt(pointer, _nbytes(shape, dtype))
-        return cls(pointer, shape, dtype, lambda: library.emulator_free(pointer))
-
-    @classmethod
     def _allocated(cls, shape: tuple[int, ...], dtype: DTypeLike, *, initialised: bool) -> Self:
         library = load_runtime()
         nbytes = _nbytes(shape, dtype)
@@ -119,13 +112,8 @@ class DeviceArray:
             raise EmulatorError(f"the host {does} an array that submitted work {what}, without waiting for that")
 
     def mark_initialised(self) -> None:
-        """Tells check mode that all of it was written by somebody it did not see."""
-        mark_initialised(self.pointer, self.nbytes)
-
-
-def mark_initialised(address: int, nbytes: int) -> None:
-    """Tells check mode that the host wrote there, in order with the kernels; nothing if that is in no device array."""
-    load_runtime().emulator_mark_initialised(address, nbytes)
+        """Tells check mode that all of it was written, in order with the kernels, by somebody it did not see."""
+        load_runtime().emulator_mark_initialised(self.pointer)
 
 
 def unlink_shared(name: str) -> None:

@@ -66,11 +66,10 @@ def load_runtime() -> ctypes.CDLL:
     library.emulator_allocate_shared.argtypes = (ctypes.c_char_p, ctypes.c_uint64, ctypes.c_int)
     library.emulator_allocate_shared.restype = ctypes.c_void_p
     library.emulator_unlink_shared.argtypes = (ctypes.c_char_p,)
-    library.emulator_adopt.argtypes = (ctypes.c_void_p, ctypes.c_uint64)
     library.emulator_free.argtypes = (ctypes.c_void_p,)
     library.emulator_note_use.argtypes = (ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int)
     library.emulator_may_host_touch.argtypes = (ctypes.c_uint64, ctypes.c_int)
-    library.emulator_mark_initialised.argtypes = (ctypes.c_void_p, ctypes.c_uint64)
+    library.emulator_mark_initialised.argtypes = (ctypes.c_uint64,)
     library.emulator_launch.argtypes = (ctypes.POINTER(LaunchRequest), ctypes.POINTER(ErrorReport))
     locate = (ctypes.c_uint64, ctypes.c_char_p, ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64))
     library.emulator_locate.argtypes = locate

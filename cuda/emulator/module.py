@@ -16,7 +16,7 @@ import numpy as np
 from cuda.emulator.array import DeviceArray
 from cuda.emulator.build import Mode, build_module
 from cuda.emulator.library import ErrorReport, LaunchRequest, kernel_error, load_runtime
-from cuda.emulator.stream import Stream, Use
+from cuda.emulator.stream import CudaStream, Use
 
 MAX_THREADS = 1024
 MAX_SHARED_BYTES = 227 << 10
@@ -129,7 +129,7 @@ class Kernel:
         args: Sequence[object],
         *,
         shared_mem: int = 0,
-        stream: Stream | None = None,
+        stream: CudaStream | None = None,
         keep: object = None,
     ) -> None:
         """Launches; without a stream, returns when the kernel has ended.

@@ -7,8 +7,7 @@ what streams, events and waits order, so that an order which only happened is no
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from threading import BoundedSemaphore
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from cuda.emulator.library import load_runtime
 
@@ -62,13 +61,13 @@ class Graph:
     def __init__(self, recorded: Sequence[tuple[Work, Sequence[Use]]]) -> None:
         self._recorded = tuple(recorded)
 
-    def launch(self, stream: "Stream") -> None:
+    def launch(self, stream: "CudaStream") -> None:
         """Queues all that was recorded, in order."""
         for work, uses in self._recorded:
             stream.submit(work, uses)
 
 
-class Stream:
+class CudaStream:
     """Runs what is submitted, one after the other. After a failure it runs nothing more until `synchronize`.
 
     Called from one thread.
@@ -131,11 +130,6 @@ class Stream:
         ticket = load_runtime().emulator_submit(self._number)
         return Event(self._queue(lambda: None), ticket)
 
-    def wait_event(self, event: Event) -> None:
-        """What is submitted from here on runs after `event`, and not at all if that failed."""
-        load_runtime().emulator_stream_waits(self._number, event.ticket)
-        self._queue(event.reached.result)
-
     def synchronize(self) -> None:
         """Waits for all work.
 
@@ -153,11 +147,3 @@ class Stream:
         """Waits for the work and ends the OS thread."""
         self._executor.shutdown()
         load_runtime().emulator_close_stream(self._number)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

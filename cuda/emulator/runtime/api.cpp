@@ -20,11 +20,8 @@ EXPORTED void* emulator_allocate_shared(const char* name, std::uint64_t bytes, i
     return emulator::allocate_shared(name, bytes, create != 0);
 }
 EXPORTED void emulator_unlink_shared(const char* name) { emulator::unlink_shared(name); }
-EXPORTED void emulator_adopt(void* pointer, std::uint64_t bytes) { emulator::adopt(pointer, bytes); }
 EXPORTED void emulator_free(void* pointer) { emulator::release(pointer); }
-EXPORTED void emulator_mark_initialised(void* pointer, std::uint64_t bytes) {
-    emulator::mark_initialised(reinterpret_cast<std::uintptr_t>(pointer), bytes);
-}
+EXPORTED void emulator_mark_initialised(std::uint64_t address) { emulator::mark_initialised(address); }
 EXPORTED std::uint32_t emulator_create_stream() { return emulator::create_stream(); }
 EXPORTED void emulator_close_stream(std::uint32_t stream) { emulator::close_stream(stream); }
 EXPORTED std::uint32_t emulator_submit(std::uint32_t stream) { return emulator::submit(stream); }
@@ -33,9 +30,6 @@ EXPORTED void emulator_note_use(std::uint32_t ticket, std::uint64_t address, int
 }
 EXPORTED int emulator_may_host_touch(std::uint64_t address, int write) {
     return emulator::may_host_touch(address, write != 0) ? 1 : 0;
-}
-EXPORTED void emulator_stream_waits(std::uint32_t stream, std::uint32_t ticket) {
-    emulator::stream_waits(stream, ticket);
 }
 EXPORTED void emulator_host_waits(std::uint32_t ticket) { emulator::host_waits(ticket); }
 EXPORTED void emulator_host_waits_for_stream(std::uint32_t stream) { emulator::host_waits_for_stream(stream); }

@@ -8,7 +8,6 @@
 #include "fiber.h"
 #include "launch.h"
 #include "race.h"
-#include "random.h"
 #include "schedule.h"
 #include "worker.h"
 

@@ -1,4 +1,5 @@
-// Check mode's ears: the hooks that -fsanitize=thread puts before every load and store, and the shims' own reports.
+// Check mode's ears: what -fsanitize=thread calls before every load and store, the shims' own reports, and what
+// -fsanitize=undefined calls.
 #include "block.h"
 
 namespace emulator {
@@ -22,6 +23,19 @@ void hook(const void* address, unsigned bytes, bool write, bool aligned, void* r
         current->block->fail_conflict(
             current->rank, {"misaligned", std::to_string(bytes) + " bytes at an address that is not a multiple of it", 0}, code);
     look(current->rank, address, bytes, !write, write, false, code);
+}
+
+// Every record of -fsanitize=undefined begins so; no more of it is needed here.
+struct Record {
+    const char* file;
+    unsigned line;
+    unsigned column;
+};
+
+void stop(const void* data, const char* message, const char* kind = "undefined") {
+    const auto* record = static_cast<const Record*>(data);
+    if (current != nullptr)
+        fail(kind, message, {record->file, static_cast<int>(record->line)});
 }
 
 }  // namespace
@@ -90,3 +104,15 @@ __attribute__((visibility("default"))) void __tsan_init() {}
 __attribute__((visibility("default"))) void __tsan_func_entry(void*) {}
 __attribute__((visibility("default"))) void __tsan_func_exit() {}
 }
+
+#define HANDLER extern "C" __attribute__((visibility("default")))
+HANDLER void __ubsan_handle_add_overflow(void* data, void*, void*) { emulator::stop(data, "overflow in a signed addition"); }
+HANDLER void __ubsan_handle_sub_overflow(void* data, void*, void*) { emulator::stop(data, "overflow in a signed subtraction"); }
+HANDLER void __ubsan_handle_mul_overflow(void* data, void*, void*) { emulator::stop(data, "overflow in a signed product"); }
+HANDLER void __ubsan_handle_negate_overflow(void* data, void*) { emulator::stop(data, "overflow in a negation"); }
+HANDLER void __ubsan_handle_divrem_overflow(void* data, void*, void*) { emulator::stop(data, "division by zero or overflow"); }
+HANDLER void __ubsan_handle_shift_out_of_bounds(void* data, void*, void*) { emulator::stop(data, "shift by the width or more"); }
+HANDLER void __ubsan_handle_type_mismatch_v1(void* data, void*) {
+    emulator::stop(data, "an address is not a multiple of its type's alignment", "misaligned");
+}
+HANDLER void __ubsan_handle_out_of_bounds(void* data, void*) { emulator::stop(data, "index outside of its array"); }

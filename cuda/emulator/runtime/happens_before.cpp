@@ -13,11 +13,11 @@ bool knows_launch(const Foreign& foreign, GlobalName stream, std::uint32_t seque
     return found != foreign.launches.end() && sequence <= found->second;
 }
 
-bool knows_actor(const Foreign& foreign, GlobalName actor, std::uint32_t time) {
-    auto after = foreign.blocks.upper_bound(actor);
+bool knows_thread(const Foreign& foreign, GlobalName thread, std::uint32_t time) {
+    auto after = foreign.blocks.upper_bound(thread);
     if (after == foreign.blocks.begin()) return false;
     const auto& [base, clocks] = *std::prev(after);
-    return actor - base < clocks->size() && time <= (*clocks)[actor - base];
+    return thread - base < clocks->size() && time <= (*clocks)[thread - base];
 }
 
 }  // namespace
@@ -74,23 +74,23 @@ void BlockHistory::barrier(const std::vector<unsigned>& members, const std::vect
 bool BlockHistory::is_ordered(unsigned rank, const Stamp& stamp, const Place& place) const {
     const Ledger* ledger = place.shadow->ledger();
     if (ledger != nullptr && stamp.slot != ledger->slot()) return is_ordered_elsewhere(rank, stamp, *ledger);
-    std::uint32_t other = stamp.actor - run_.base;
+    std::uint32_t other = stamp.thread - run_.base;
     if (other < run_.num_threads) {
         if (other == rank || stamp.time <= base_[other]) return true;
         return !known_[rank].empty() && stamp.time <= known_[rank][other];
     }
-    if (stamp.actor < oldest_actor()) return true;
-    BlockRun run = block_run_of(stamp.actor);
+    if (stamp.thread < oldest_thread()) return true;
+    BlockRun run = block_run_of(stamp.thread);
     return run.sequence <= at(launch_.ticket().after, run.stream) ||
            knows_launch(rank, global_name(run.stream), run.sequence) ||
-           knows_actor(rank, global_name(stamp.actor), stamp.time);
+           knows_thread(rank, global_name(stamp.thread), stamp.time);
 }
 
 // What the other process's host has waited for counts as ordered: the hosts talk in ways that are not seen here.
 bool BlockHistory::is_ordered_elsewhere(unsigned rank, const Stamp& stamp, const Ledger& ledger) const {
     std::uint32_t process = ledger.process_of(stamp.slot);
-    if (knows_actor(rank, global_name(process, stamp.actor), stamp.time)) return true;
-    std::optional<BlockRun> run = ledger.run_of(stamp.slot, stamp.actor);
+    if (knows_thread(rank, global_name(process, stamp.thread), stamp.time)) return true;
+    std::optional<BlockRun> run = ledger.run_of(stamp.slot, stamp.thread);
     return !run.has_value() || ledger.has_host_waited(stamp.slot, *run) ||
            knows_launch(rank, global_name(process, run->stream), run->sequence);
 }
@@ -100,9 +100,9 @@ bool BlockHistory::knows_launch(unsigned rank, GlobalName stream, std::uint32_t 
            emulator::knows_launch(launch_.inherited(), stream, sequence);
 }
 
-bool BlockHistory::knows_actor(unsigned rank, GlobalName actor, std::uint32_t time) const {
-    return emulator::knows_actor(foreign_[rank], actor, time) ||
-           emulator::knows_actor(launch_.inherited(), actor, time);
+bool BlockHistory::knows_thread(unsigned rank, GlobalName thread, std::uint32_t time) const {
+    return emulator::knows_thread(foreign_[rank], thread, time) ||
+           emulator::knows_thread(launch_.inherited(), thread, time);
 }
 
 // With what its launch waited for: who acquires this knows of launches that ended before.

@@ -3,15 +3,22 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <deque>
 #include <mutex>
 #include <unordered_map>
 
-#include "actors.h"
+#include "launch.h"
 #include "ledger.h"
 #include "memory.h"
 
 namespace emulator {
 namespace {
+
+std::mutex runs_guard;
+std::deque<BlockRun> runs;  // by base
+std::uint32_t next_base = 1;
+std::atomic<std::uint32_t> oldest{1};
 
 struct Flag {
     std::vector<Knowledge> released;
@@ -39,7 +46,54 @@ std::pair<Ledger*, std::size_t> shared_place(std::uintptr_t flag) {
     return {array->ledger.get(), flag - array->begin};
 }
 
+std::mutex learned_guard;
+// By stream, then by the launch's place in it: all that was learnt up to there.
+std::vector<std::map<std::uint32_t, std::shared_ptr<const Foreign>>> learned_in;
+
+void forget_releases() {
+    std::lock_guard<std::mutex> lock(flags_guard);
+    GlobalName first = global_name(0), oldest = global_name(oldest_thread());
+    for (auto flag = flags.begin(); flag != flags.end();) {
+        auto& released = flag->second.released;
+        for (Knowledge& knowledge : released) {
+            auto& blocks = knowledge.known.blocks;
+            blocks.erase(blocks.lower_bound(first), blocks.lower_bound(oldest));
+        }
+        const auto is_empty = [](const Knowledge& knowledge) { return knowledge.known.blocks.empty(); };
+        released.erase(std::remove_if(released.begin(), released.end(), is_empty), released.end());
+        flag = released.empty() ? flags.erase(flag) : std::next(flag);
+    }
+}
+
+void forget_learned(const StreamClock& horizon) {
+    std::lock_guard<std::mutex> lock(learned_guard);
+    for (std::uint32_t stream = 0; stream < learned_in.size(); ++stream) {
+        auto& launches = learned_in[stream];
+        auto after = launches.upper_bound(at(horizon, stream));
+        if (after != launches.begin()) launches.erase(launches.begin(), std::prev(after));
+    }
+}
+
 }  // namespace
+
+BlockRun add_block_run(const Launch& launch, Index3 block) {
+    std::lock_guard<std::mutex> lock(runs_guard);
+    const Ticket& ticket = launch.ticket();
+    runs.push_back({next_base, launch.num_threads(), ticket.stream, ticket.sequence, launch.request().device, block,
+                    launch.block()});
+    next_base += launch.num_threads();
+    for (const auto& ledger : Ledger::all()) ledger->add_run(runs.back());
+    return runs.back();
+}
+
+BlockRun block_run_of(std::uint32_t thread) {
+    std::lock_guard<std::mutex> lock(runs_guard);
+    auto after = std::upper_bound(runs.begin(), runs.end(), thread,
+                                  [](std::uint32_t wanted, const BlockRun& run) { return wanted < run.base; });
+    return *std::prev(after);
+}
+
+std::uint32_t oldest_thread() { return oldest.load(std::memory_order_relaxed); }
 
 GlobalName global_name(std::uint32_t process, std::uint32_t number) {
     return static_cast<GlobalName>(process) << 32 | number;
@@ -98,19 +152,42 @@ std::vector<Knowledge> released_at(std::uintptr_t flag, std::uint64_t& version) 
     return found->second.released;
 }
 
-void forget_releases() {
-    std::lock_guard<std::mutex> lock(flags_guard);
-    GlobalName first = global_name(0), oldest = global_name(oldest_actor());
-    for (auto flag = flags.begin(); flag != flags.end();) {
-        auto& released = flag->second.released;
-        for (Knowledge& knowledge : released) {
-            auto& blocks = knowledge.known.blocks;
-            blocks.erase(blocks.lower_bound(first), blocks.lower_bound(oldest));
+std::shared_ptr<const Foreign> learned_before(const Ticket& ticket) {
+    std::lock_guard<std::mutex> lock(learned_guard);
+    std::shared_ptr<const Foreign> all = std::make_shared<Foreign>();
+    for (std::uint32_t stream = 0; stream < learned_in.size(); ++stream) {
+        const auto& launches = learned_in[stream];
+        auto after = launches.upper_bound(at(ticket.after, stream));
+        if (after == launches.begin()) continue;
+        const auto& learned = std::prev(after)->second;
+        if (all->blocks.empty() && all->launches.empty()) {
+            all = learned;
+            continue;
         }
-        const auto is_empty = [](const Knowledge& knowledge) { return knowledge.known.blocks.empty(); };
-        released.erase(std::remove_if(released.begin(), released.end(), is_empty), released.end());
-        flag = released.empty() ? flags.erase(flag) : std::next(flag);
+        auto joined = std::make_shared<Foreign>(*all);
+        join(*joined, *learned);
+        all = joined;
     }
+    return all;
+}
+
+void keep_learned(const Ticket& ticket, Foreign learned) {
+    for (auto block = learned.blocks.begin(); block != learned.blocks.end();)
+        block = is_forgettable(block->first) ? learned.blocks.erase(block) : std::next(block);
+    std::lock_guard<std::mutex> lock(learned_guard);
+    if (learned_in.size() <= ticket.stream) learned_in.resize(ticket.stream + 1);
+    learned_in[ticket.stream][ticket.sequence] = std::make_shared<Foreign>(std::move(learned));
+}
+
+void forget_threads(const StreamClock& horizon, const StreamClock& host) {
+    {
+        std::lock_guard<std::mutex> lock(runs_guard);
+        while (!runs.empty() && runs.front().sequence <= at(horizon, runs.front().stream)) runs.pop_front();
+        oldest = runs.empty() ? next_base : runs.front().base;
+        for (const auto& ledger : Ledger::all()) ledger->host_waited(host);
+    }
+    forget_releases();
+    forget_learned(horizon);
 }
 
 }  // namespace emulator

@@ -7,11 +7,8 @@
 #include <vector>
 
 #include "block.h"
-#include "learned.h"
 #include "ledger.h"
 #include "memory.h"
-#include "random.h"
-#include "shared_segment.h"
 #include "worker.h"
 
 namespace emulator {
@@ -93,9 +90,7 @@ void run(Launch& launch) {
     std::atomic<std::uint32_t> next{0};
     auto work = [&] {
         Worker& worker = Worker::of_this_os_thread();
-        SharedSegment segment = shared_segment(launch.request().shared_anchor);
-        worker.static_shared = segment.begin;
-        worker.static_shared_bytes = segment.bytes;
+        worker.take_static_shared(launch.request().shared_anchor);
         for (std::uint32_t at; !launch.failed() && (at = next++) < num_blocks;)
             run_block(launch, worker, index_of(order[at], grid), seed ^ (order[at] * 0x9E3779B97F4A7C15ull));
     };

@@ -179,19 +179,19 @@ void Ledger::fail() { header_->has_failed = true; }
 std::uint64_t Ledger::progress() const { return header_->progress.load(std::memory_order_relaxed); }
 void Ledger::note_progress() { header_->progress.fetch_add(1, std::memory_order_relaxed); }
 
-std::optional<BlockRun> Ledger::run_of(unsigned slot, std::uint32_t actor) const {
+std::optional<BlockRun> Ledger::run_of(unsigned slot, std::uint32_t thread) const {
     const Participant& other = header_->participants[slot - 1];
     std::uint64_t end = other.num_runs.load(std::memory_order_acquire), begin = end > max_runs ? end - max_runs : 0;
-    while (begin < end) {  // the last whose base is not behind the actor
+    while (begin < end) {  // the last whose base is not behind the thread
         std::uint64_t middle = begin + (end - begin) / 2;
-        if (other.runs[middle % max_runs].base <= actor)
+        if (other.runs[middle % max_runs].base <= thread)
             begin = middle + 1;
         else
             end = middle;
     }
     if (begin == 0) return std::nullopt;
     BlockRun run = other.runs[(begin - 1) % max_runs];
-    if (actor - run.base >= run.num_threads) return std::nullopt;
+    if (thread - run.base >= run.num_threads) return std::nullopt;
     return run;
 }
 
@@ -243,7 +243,7 @@ std::optional<bool> Ledger::has_host_waited(GlobalName block) const {
 
 bool is_forgettable(GlobalName block) {
     GlobalName first = global_name(0);
-    if (block >> 32 == first >> 32) return block - first < oldest_actor();
+    if (block >> 32 == first >> 32) return block - first < oldest_thread();
     for (const auto& ledger : Ledger::all())
         if (std::optional<bool> has_waited = ledger->has_host_waited(block)) return *has_waited;
     return false;

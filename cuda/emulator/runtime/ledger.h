@@ -7,7 +7,6 @@
 #include <optional>
 #include <vector>
 
-#include "actors.h"
 #include "knowledge.h"
 #include "shadow.h"
 
@@ -34,7 +33,7 @@ class Ledger {
     Cell& cell(std::size_t offset) { return cells_[offset / 2]; }
     unsigned slot() const { return slot_; }  // how stamps name this process, from 1
 
-    // Called with the actors' lock held.
+    // Called with the lock of the runs held.
     void add_run(const BlockRun& run);
     void host_waited(const StreamClock& host);
 
@@ -44,8 +43,8 @@ class Ledger {
     std::uint64_t progress() const;
     void note_progress();
 
-    // The block that an actor of the process in `slot` belongs to; nothing if it is too old to be remembered.
-    std::optional<BlockRun> run_of(unsigned slot, std::uint32_t actor) const;
+    // The block that a thread of the process in `slot` belongs to; nothing if it is too old to be remembered.
+    std::optional<BlockRun> run_of(unsigned slot, std::uint32_t thread) const;
     bool has_host_waited(unsigned slot, const BlockRun& run) const;
     std::uint32_t process_of(unsigned slot) const;
 

@@ -26,7 +26,6 @@ struct Mapping {
     unsigned char* base;
     std::size_t mapped_bytes;
     std::size_t slack_bytes;  // between the array and its inaccessible zone, filled with a pattern
-    bool is_ours;
 };
 
 std::shared_mutex mappings_guard;
@@ -73,7 +72,7 @@ void* allocate(std::size_t bytes, bool initialised) {
     if (bytes <= (std::size_t{64} << 20)) std::memset(array, 0xFF, bytes);  // huge arrays stay sparse: zeros
     std::memset(array + bytes, slack_pattern, slack);
     auto key = reinterpret_cast<std::uintptr_t>(array);
-    add({{key, bytes, initialised, {}, nullptr, {}, nullptr}, zone.base, zone.mapped_bytes, slack, true});
+    add({{key, bytes, initialised, nullptr, {}, nullptr}, zone.base, zone.mapped_bytes, slack});
     return array;
 }
 
@@ -94,8 +93,8 @@ void* allocate_shared(const char* name, std::size_t bytes, bool create) {
         if (create) unlink_shared(name);
         return nullptr;
     }
-    add({{reinterpret_cast<std::uintptr_t>(zone.begin), bytes, true, {}, ledger, {}, nullptr}, zone.base,
-         zone.mapped_bytes, 0, true});
+    auto key = reinterpret_cast<std::uintptr_t>(zone.begin);
+    add({{key, bytes, true, ledger, {}, nullptr}, zone.base, zone.mapped_bytes, 0});
     return zone.begin;
 }
 
@@ -104,51 +103,28 @@ void unlink_shared(const char* name) {
     Ledger::unlink(name);
 }
 
-void adopt(void* pointer, std::size_t bytes) {
-    auto* base = static_cast<unsigned char*>(pointer);
-    add({{reinterpret_cast<std::uintptr_t>(pointer), bytes, true, {}, nullptr, {}, nullptr}, base, bytes, 0, false});
-}
-
 void release(void* pointer) {
     std::unique_lock lock(mappings_guard);
     auto found = mappings().find(reinterpret_cast<std::uintptr_t>(pointer));
     if (found == mappings().end()) return;
-    if (found->second.is_ours) munmap(found->second.base, found->second.mapped_bytes);
+    munmap(found->second.base, found->second.mapped_bytes);
     mappings().erase(found);
     ++version;
 }
 
 std::uint64_t memory_version() { return version.load(std::memory_order_acquire); }
 
-void mark_initialised(std::uintptr_t address, std::size_t bytes) {
+void mark_initialised(std::uintptr_t address) {
     Allocation* array = allocation_of(address);
     if (array == nullptr || array->ledger) return;  // who shares memory tells of it by flags, not by the host
-    std::size_t begin = address - array->begin, end = std::min(begin + bytes, array->bytes);
     std::shared_ptr<Shadow> shadow;
     {
         std::shared_lock lock(mappings_guard);
         shadow = array->shadow;
     }
-    if (shadow) shadow->forget(begin, end);  // with its own lock alone
+    if (shadow) shadow->forget();  // with its own lock alone
     std::unique_lock lock(mappings_guard);
-    if (array->initialised) return;
-    auto& written = array->written;  // disjoint ranges
-    for (auto each = written.upper_bound(end); each != written.begin();) {
-        --each;
-        if (each->second < begin) break;
-        begin = std::min(begin, each->first);
-        end = std::max(end, each->second);
-        each = written.erase(each);
-    }
-    written[begin] = end;
-    array->initialised = begin == 0 && end == array->bytes;
-}
-
-bool has_host_written(const Allocation& array, std::size_t begin, std::size_t end) {
-    if (array.initialised) return true;
-    std::shared_lock lock(mappings_guard);
-    auto after = array.written.upper_bound(begin);
-    return after != array.written.begin() && std::prev(after)->second >= end;
+    array->initialised = true;
 }
 
 bool is_left_whole(std::uintptr_t address, bool was_watched) {

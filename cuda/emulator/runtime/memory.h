@@ -2,7 +2,6 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 
 #include "order.h"
@@ -21,8 +20,7 @@ struct Uses {
 struct Allocation {
     std::uintptr_t begin;
     std::size_t bytes;
-    bool initialised;                // as a whole: by the host, or by what check mode did not watch
-    std::map<std::size_t, std::size_t> written;  // else these parts of it, from and to
+    bool initialised;  // by the host, or by what check mode did not watch
     std::shared_ptr<Ledger> ledger;  // if processes share it
     Uses uses;  // order.cpp's
     std::shared_ptr<Shadow> shadow;  // check mode's memory of who touched it; made at the first access
@@ -33,12 +31,9 @@ void* allocate(std::size_t bytes, bool initialised);
 // Memory shared with other processes under `name` (POSIX); zeros when created. Null with errno set on failure.
 void* allocate_shared(const char* name, std::size_t bytes, bool create);
 void unlink_shared(const char* name);
-// Memory that somebody else owns, such as a host tensor's: known to check mode until released.
-void adopt(void* pointer, std::size_t bytes);
 void release(void* pointer);
-// The host has written `bytes` from `address` on, in order with the kernels; nothing if that is in no array.
-void mark_initialised(std::uintptr_t address, std::size_t bytes);
-bool has_host_written(const Allocation& array, std::size_t begin, std::size_t end);
+// The host has written the array that holds `address`, in order with the kernels.
+void mark_initialised(std::uintptr_t address);
 // After a kernel that was given `address`: false if it, or anybody, wrote between the end of the array there and its
 // inaccessible page (less than 16 bytes). What an unwatched kernel was given counts as written by it.
 bool is_left_whole(std::uintptr_t address, bool was_watched);

@@ -4,7 +4,7 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "actors.h"
+#include "knowledge.h"
 #include "memory.h"
 
 namespace emulator {
@@ -61,7 +61,7 @@ void settle() {
             horizon[stream] = std::min(horizon[stream], at(ticket.after, stream));
         ++each;
     }
-    forget_actors(horizon, host);
+    forget_threads(horizon, host);
 }
 
 // The running OS thread's stream for what it waits for at once.
@@ -120,14 +120,6 @@ bool may_host_touch(std::uintptr_t address, bool write) {
 Ticket ticket_of(std::uint32_t number) {
     std::lock_guard<std::mutex> lock(order_guard);
     return tickets.at(number);
-}
-
-void stream_waits(std::uint32_t stream, std::uint32_t ticket) {
-    std::lock_guard<std::mutex> lock(order_guard);
-    auto found = tickets.find(ticket);
-    if (found == tickets.end()) return;  // the host has waited for it, so every later ticket does
-    join(streams[stream], found->second.after);
-    advance(streams[stream], found->second.stream, found->second.sequence);
 }
 
 void host_waits(std::uint32_t ticket) {

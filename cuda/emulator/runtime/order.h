@@ -36,7 +36,6 @@ bool may_host_touch(std::uintptr_t address, bool write);
 // For as long as the host has not waited for it.
 Ticket ticket_of(std::uint32_t number);
 
-void stream_waits(std::uint32_t stream, std::uint32_t ticket);
 void host_waits(std::uint32_t ticket);
 void host_waits_for_stream(std::uint32_t stream);
 

@@ -72,15 +72,15 @@ Conflict BlockHistory::access(const Access& access) {
 Conflict BlockHistory::check_cell(const Access& access, const Place& place, Cell& cell, unsigned bytes) {
     if (cell.write.pending && (cell.write.bytes & bytes)) return against("pending-copy", access, place, cell.write);
     bool both_atomic = access.atomic && cell.write.atomic;
-    if (cell.write.actor != 0 && (cell.write.bytes & bytes) && !both_atomic && !is_ordered(access.rank, cell.write, place))
+    if (cell.write.thread != 0 && (cell.write.bytes & bytes) && !both_atomic && !is_ordered(access.rank, cell.write, place))
         return against("race", access, place, cell.write);
     if (access.write)
         for (const Stamp& read : cell.reads)
-            if (read.actor != 0 && (read.bytes & bytes) && !(access.atomic && read.atomic) &&
+            if (read.thread != 0 && (read.bytes & bytes) && !(access.atomic && read.atomic) &&
                 !is_ordered(access.rank, read, place))
                 return against("race", access, place, read);
-    if (access.read && (cell.written & bytes) != bytes &&
-        !(place.array != nullptr && has_host_written(*place.array, place.offset, place.offset + access.bytes))) {
+    bool is_initialised = place.array != nullptr && place.array->initialised;
+    if (access.read && (cell.written & bytes) != bytes && !is_initialised) {
         std::string where = std::string(place.name) + " + " + std::to_string(place.offset);
         std::string text = "read of " + std::to_string(access.bytes) + " bytes that nobody wrote, at " + where;
         return {"uninitialised", text, 0};
@@ -98,7 +98,7 @@ Conflict BlockHistory::check_cell(const Access& access, const Place& place, Cell
 
 Stamp BlockHistory::stamp(const Access& access, const Place& place, unsigned bytes) const {
     Stamp now;
-    now.actor = run_.base + access.rank;
+    now.thread = run_.base + access.rank;
     now.time = now_[access.rank];
     now.code = access.code;
     now.slot = place.shadow->ledger() != nullptr ? place.shadow->ledger()->slot() : 0;
@@ -110,22 +110,22 @@ Stamp BlockHistory::stamp(const Access& access, const Place& place, unsigned byt
 // Keeps two readers that do not know of each other, of different warps where it can.
 void BlockHistory::note_read(Cell& cell, const Stamp& now, const Access& access, const Place& place) {
     for (Stamp& read : cell.reads) {
-        bool is_mine = read.actor == 0 || (read.actor == now.actor && read.slot == now.slot);
+        bool is_mine = read.thread == 0 || (read.thread == now.thread && read.slot == now.slot);
         if (is_mine || ((read.bytes & ~now.bytes) == 0 && is_ordered(access.rank, read, place))) {
             read = now;
             return;
         }
     }
     const Stamp& first = cell.reads[0];
-    bool same_warp = first.slot == now.slot && (first.actor - run_.base) / 32 == access.rank / 32;
+    bool same_warp = first.slot == now.slot && (first.thread - run_.base) / 32 == access.rank / 32;
     cell.reads[same_warp ? 0 : 1] = now;
 }
 
 Conflict BlockHistory::against(const char* kind, const Access& access, const Place& place, const Stamp& other) const {
     const Ledger* ledger = place.shadow->ledger();
     bool is_elsewhere = ledger != nullptr && other.slot != ledger->slot();
-    BlockRun run = is_elsewhere ? *ledger->run_of(other.slot, other.actor) : block_run_of(other.actor);
-    unsigned rank = other.actor - run.base;
+    BlockRun run = is_elsewhere ? *ledger->run_of(other.slot, other.thread) : block_run_of(other.thread);
+    unsigned rank = other.thread - run.base;
     unsigned x = run.block_dim.x, y = run.block_dim.y;
     Index3 thread{rank % x, rank / x % y, rank / x / y};
     std::string text = std::string(access.write ? "write" : "read") + " of " + std::to_string(access.bytes) +

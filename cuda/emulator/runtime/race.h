@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "actors.h"
 #include "knowledge.h"
 #include "launch.h"
 #include "shadow.h"
@@ -77,7 +76,7 @@ class BlockHistory {
     bool is_ordered(unsigned rank, const Stamp& stamp, const Place& place) const;
     bool is_ordered_elsewhere(unsigned rank, const Stamp& stamp, const Ledger& ledger) const;
     bool knows_launch(unsigned rank, GlobalName stream, std::uint32_t sequence) const;
-    bool knows_actor(unsigned rank, GlobalName actor, std::uint32_t time) const;
+    bool knows_thread(unsigned rank, GlobalName thread, std::uint32_t time) const;
     Stamp stamp(const Access& access, const Place& place, unsigned bytes) const;
     void note_read(Cell& cell, const Stamp& stamp, const Access& access, const Place& place);
     Clocks& known(unsigned rank);

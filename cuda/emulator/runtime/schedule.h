@@ -1,15 +1,32 @@
-// Which runnable thread of a block goes next. Three orders: each finds bugs that the others hide.
+// A launch's choices: all follow from its seed, so that a failing schedule can be run again.
 #pragma once
 #include <algorithm>
+#include <cstdint>
 #include <numeric>
 #include <vector>
 
-#include "random.h"
-
 namespace emulator {
+
+// SplitMix64.
+class Random {
+  public:
+    explicit Random(std::uint64_t seed) : state_(seed) {}
+
+    std::uint64_t next() {
+        std::uint64_t z = (state_ += 0x9E3779B97F4A7C15ull);
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+        return z ^ (z >> 31);
+    }
+    unsigned below(unsigned bound) { return static_cast<unsigned>((next() >> 32) * bound >> 32); }
+
+  private:
+    std::uint64_t state_;
+};
 
 enum class Order { first_in_first_out, random_thread, warp_priority };
 
+// Which runnable thread of a block goes next. Three orders: each finds bugs that the others hide.
 class ReadyQueue {
   public:
     ReadyQueue(Order order, unsigned num_threads, Random& random)

@@ -28,12 +28,9 @@ Cell& Shadow::cell(std::size_t offset) {
     return run[offset % run_bytes / 2];
 }
 
-void Shadow::forget(std::size_t begin, std::size_t end) {
+void Shadow::forget() {
     std::lock_guard<Shadow> lock(*this);
-    for (std::size_t at = begin & ~std::size_t{1}; at < end; at += 2) {
-        auto& run = runs_[at / run_bytes];
-        if (run) run[at % run_bytes / 2] = Cell();
-    }
+    for (auto& run : runs_) run.reset();
 }
 
 std::uint64_t code_of(std::uintptr_t pc) { return pc & (site_tag - 1); }

@@ -11,12 +11,12 @@
 
 namespace emulator {
 
-// One access: who (an actor is one thread of one block of one launch), when on its clock, from where in the code.
+// One access: who (threads are numbered over all blocks and launches), when on its clock, from where in the code.
 struct Stamp {
-    std::uint32_t actor = 0;  // 0: nobody
+    std::uint32_t thread = 0;  // 0: nobody
     std::uint32_t time = 0;
     std::uint64_t code : 55;
-    std::uint64_t slot : 5;   // of the actor's process, in memory that processes share
+    std::uint64_t slot : 5;   // of the thread's process, in memory that processes share
     std::uint64_t bytes : 2;  // which of the two
     std::uint64_t atomic : 1;
     std::uint64_t pending : 1;  // a cp.async that its thread has not waited for
@@ -45,8 +45,8 @@ class Shadow {
     Cell& cell(std::size_t offset);
     Ledger* ledger() const { return ledger_.get(); }
 
-    // Of an array that processes do not share: nobody has touched it between these offsets.
-    void forget(std::size_t begin, std::size_t end);
+    // Of an array that processes do not share: nobody has touched it.
+    void forget();
 
   private:
     std::mutex guard_;

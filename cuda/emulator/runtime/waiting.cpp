@@ -1,5 +1,7 @@
-// Where threads meet: block barriers, named barriers, warp operations. The last one in does the work for all.
+// Where threads wait: block barriers, named barriers and warp operations, whose last one in does the work for all; and
+// for copies of cp.async. An odd seed copies as late as the waits allow, an even one at issue: the hardware may do both.
 #include <cstdio>
+#include <cstring>
 
 #include "block.h"
 
@@ -32,6 +34,11 @@ void check_barrier(Block& block, const Barrier& barrier, unsigned id, unsigned c
     if (count == 0 && (barrier.site.line != site.line || barrier.operation != operation))
         block.fail("divergent-barrier", std::string(operation) + " at " + at(site) + " and " + barrier.operation +
                    " at " + at(barrier.site) + " meet", site);
+}
+
+void perform(Block& block, unsigned rank, const AsyncCopy& copy) {
+    if (block.late_copies) std::memcpy(copy.shared, copy.bytes, AsyncCopy::count);
+    if (block.history) block.history->finish_copy(rank, copy);
 }
 
 }  // namespace
@@ -102,6 +109,37 @@ unsigned block_vote(bool predicate, const char* operation, Site site) {
     block.barriers[0].votes += predicate;
     block_barrier(0, 0, true, operation, site);
     return block.barriers[0].result;
+}
+
+void async_copy(void* shared, const void* global, unsigned source_bytes, Site site) {
+    Block& block = *current->block;
+    FiberThread& thread = block.running();
+    if (reinterpret_cast<std::uintptr_t>(shared) % 16 != 0 || reinterpret_cast<std::uintptr_t>(global) % 16 != 0)
+        block.fail("misaligned", "cp.async needs both addresses aligned to 16 bytes", site);
+    AsyncCopy copy{static_cast<unsigned char*>(shared), {}, global, source_bytes, site};
+    if (block.history) {
+        Conflict conflict = block.history->begin_copy(thread.rank, copy);
+        if (conflict.kind != nullptr) block.fail_conflict(thread.rank, conflict, code_of(site));
+    }
+    std::memcpy(copy.bytes, global, source_bytes);
+    if (!block.late_copies) std::memcpy(copy.shared, copy.bytes, AsyncCopy::count);
+    thread.open_group.push_back(copy);
+}
+
+void async_commit() {
+    FiberThread& thread = current->block->running();
+    if (thread.groups.empty() && thread.open_group.empty()) return;  // such a group is complete, and the oldest
+    thread.groups.push_back({});
+    thread.groups.back().swap(thread.open_group);
+}
+
+void async_wait(unsigned pending_groups) {
+    Block& block = *current->block;
+    FiberThread& thread = block.running();
+    while (thread.groups.size() > pending_groups) {
+        for (const AsyncCopy& copy : thread.groups.front()) perform(block, thread.rank, copy);
+        thread.groups.erase(thread.groups.begin());
+    }
 }
 
 }  // namespace emulator

@@ -1,6 +1,8 @@
 // Mappings and signal handling. A fault is reported by jumping out of the fiber: kernels own nothing to unwind.
 #include "worker.h"
 
+#include <dlfcn.h>
+#include <link.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <ucontext.h>
@@ -9,6 +11,13 @@
 #include <cstdlib>
 #include <memory>
 #include <mutex>
+
+// The C library's own lookup. `dlpi_tls_data` is not enough: it stays null where a module got room in static TLS.
+struct ThreadLocalIndex {
+    unsigned long module;
+    unsigned long offset;
+};
+extern "C" void* __tls_get_addr(ThreadLocalIndex*);
 
 namespace emulator {
 namespace {
@@ -64,6 +73,24 @@ void on_fault(int signal, siginfo_t* info, void* context) {
     siglongjmp(worker->landing, signal);
 }
 
+struct Search {
+    std::uintptr_t module;
+    unsigned char* begin;
+    std::size_t bytes;
+};
+
+int find_segment(dl_phdr_info* info, std::size_t, void* data) {
+    auto* search = static_cast<Search*>(data);
+    if (info->dlpi_addr != search->module) return 0;
+    for (int i = 0; i < info->dlpi_phnum; ++i)
+        if (info->dlpi_phdr[i].p_type == PT_TLS) {
+            ThreadLocalIndex start{info->dlpi_tls_modid, 0};
+            search->begin = static_cast<unsigned char*>(__tls_get_addr(&start));
+            search->bytes = info->dlpi_phdr[i].p_memsz;
+        }
+    return 1;
+}
+
 }  // namespace
 
 Worker& Worker::of_this_os_thread() {
@@ -96,6 +123,16 @@ Worker::~Worker() {
 // A guard page for each fiber would exhaust vm.max_map_count; a word at the low end tells of an overflow soon after.
 void Worker::mark_stack(unsigned rank) const { *reinterpret_cast<std::uint64_t*>(stack_of(rank)) = canary; }
 bool Worker::stack_is_whole(unsigned rank) const { return *reinterpret_cast<std::uint64_t*>(stack_of(rank)) == canary; }
+
+void Worker::take_static_shared(void* (*anchor)()) {
+    anchor();
+    Dl_info module{};
+    dladdr(reinterpret_cast<void*>(anchor), &module);
+    Search search{reinterpret_cast<std::uintptr_t>(module.dli_fbase), nullptr, 0};
+    dl_iterate_phdr(find_segment, &search);
+    static_shared = search.begin;
+    static_shared_bytes = search.bytes;
+}
 
 void catch_faults() {
     static std::mutex guard;

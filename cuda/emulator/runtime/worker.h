@@ -27,6 +27,10 @@ class Worker {
         return address - reinterpret_cast<std::uintptr_t>(shared_) < max_shared_bytes;
     }
 
+    // `__shared__` variables are thread-local ones: finds this OS thread's copy of a module's. `anchor` returns the address
+    // of one of them, which also makes the copy exist.
+    void take_static_shared(void* (*anchor)());
+
     // Dynamic shared memory ends where an inaccessible page begins.
     unsigned char* dynamic_shared(std::uint32_t bytes) const { return shared_end_ - (bytes + 15u) / 16u * 16u; }
 
@@ -34,7 +38,7 @@ class Worker {
     static constexpr std::size_t stack_bytes = (128 << 10) + 17 * 64;
 
     Fiber scheduler{};
-    unsigned char* static_shared = nullptr;  // this OS thread's copy of the module's `__shared__` variables
+    unsigned char* static_shared = nullptr;
     std::size_t static_shared_bytes = 0;
     sigjmp_buf landing{};
     volatile bool in_fiber = false;

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from cuda.emulator import DeviceArray, Event, Kernel, RawModule, Settings, Stream, unlink_shared
+from cuda.emulator import CudaStream, DeviceArray, Event, Kernel, RawModule, Settings, unlink_shared
 from cuda.emulator import Graph as Recording
 from cuda.kernels.backend import Argument, Launch
 from cuda.models.kv import available_memory
@@ -44,7 +44,7 @@ class EmulatedBackend:
         self.num_multiprocessors = num_multiprocessors
         self._settings = settings
         self._sources = sources
-        self._stream = Stream(f"emu:{settings.device}")
+        self._stream = CudaStream(f"emu:{settings.device}")
         self._arrays = WeakValueDictionary[int, DeviceArray]()
         """By address, those that a tensor lies in."""
 
@@ -173,7 +173,7 @@ class EmulatedSharing:
 class _Launch:
     """A kernel on the backend's stream."""
 
-    def __init__(self, kernel: Kernel, stream: Stream) -> None:
+    def __init__(self, kernel: Kernel, stream: CudaStream) -> None:
         self._kernel = kernel
         self._stream = stream
 
@@ -187,7 +187,7 @@ class _Launch:
 class _Graph:
     """Recorded work and the stream that it runs on."""
 
-    def __init__(self, recording: Recording, stream: Stream) -> None:
+    def __init__(self, recording: Recording, stream: CudaStream) -> None:
         self._recording = recording
         self._stream = stream
 

@@ -5,6 +5,7 @@ that can carry it: barriers, flags of either device, streams and graphs, and kno
 import multiprocessing
 import os
 import threading
+from contextlib import closing
 from dataclasses import dataclass
 from multiprocessing.queues import Queue
 from typing import Literal
@@ -12,7 +13,7 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from cuda.emulator import DeviceArray, KernelError, RawModule, Settings, Stream
+from cuda.emulator import CudaStream, DeviceArray, KernelError, RawModule, Settings
 from tests.cuda.emulator.subjects import PTX
 
 NUM_RANKS, NUM_BLOCKS, NUM_STEPS, WIDTH = 3, 2, 5, 64
@@ -92,7 +93,7 @@ def play(job: Job, rank: int, slabs: list[DeviceArray]) -> str:
     step, out = DeviceArray.from_numpy(np.zeros(1, np.int32)), DeviceArray.empty(WIDTH, np.float32)
     kept = DeviceArray.empty((NUM_STEPS, WIDTH), np.float32)
     before = None
-    with Stream(f"rank {rank}") as stream:
+    with closing(CudaStream(f"rank {rank}")) as stream:
         stream.begin_capture()
         plain.get_function("produce")((NUM_BLOCKS,), (32,), (peers, np.int32(rank), step), stream=stream)
         args = (peers, np.int32(rank), step, out)

@@ -1,10 +1,11 @@
 import threading
 import time
+from contextlib import closing
 
 import numpy as np
 import pytest
 
-from cuda.emulator import DeviceArray, KernelError, RawModule, Settings, Stream
+from cuda.emulator import CudaStream, DeviceArray, KernelError, RawModule, Settings
 from tests.cuda.emulator.launching import failure, floats, line_of, run
 from tests.cuda.emulator.subjects import PTX
 
@@ -31,7 +32,7 @@ def test_a_write_just_behind_an_odd_array_is_found() -> None:
 def test_a_write_behind_an_array_known_by_its_address_alone_is_found() -> None:
     kernel = RawModule(code='extern "C" __global__ void k(float* x) { x[4] = 1.0f; }').get_function("k")
     x = DeviceArray.from_numpy(floats(5))
-    with Stream() as stream:
+    with closing(CudaStream()) as stream:
         kernel((1,), (1,), (np.uint64(x.pointer + 4),), stream=stream)
         with pytest.raises(KernelError, match="behind the end of the array that argument 0 points into") as caught:
             stream.synchronize()
@@ -109,7 +110,7 @@ def test_the_watchdog_waits_while_another_stream_gets_on() -> None:
     )
     work = RawModule(code='extern "C" __global__ void k(int* x, int by) { atomicAdd(x, by); }')
     x = DeviceArray.from_numpy(np.zeros(1, np.int32))
-    with Stream() as first, Stream() as second:
+    with closing(CudaStream()) as first, closing(CudaStream()) as second:
         spin.get_function("k")((1,), (32,), (x,), stream=first)
         started = time.monotonic()
         while time.monotonic() < started + 0.3:

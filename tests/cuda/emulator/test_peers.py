@@ -1,6 +1,7 @@
 import multiprocessing
 import os
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Event
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from cuda.emulator import DeviceArray, KernelError, RawModule, Settings, Stream
+from cuda.emulator import CudaStream, DeviceArray, KernelError, RawModule, Settings
 from cuda.emulator.build import Mode
 from tests.cuda.emulator.launching import line_of
 from tests.cuda.emulator.subjects import PTX
@@ -51,7 +52,7 @@ def exchange(source: str, mode: Mode, seed: int) -> tuple[list[NDArray[np.float3
     flags = [DeviceArray.from_numpy(np.full(1, NEAR_WRAP - 1, np.uint32)) for _ in range(2)]
     outs = [DeviceArray.empty((NUM_ROUNDS, WIDTH), np.float32) for _ in range(2)]
     errors: set[str] = set()
-    with Stream("device 0") as first, Stream("device 1") as second:
+    with closing(CudaStream("device 0")) as first, closing(CudaStream("device 1")) as second:
         streams = (first, second)
         for rank, stream in enumerate(streams):
             settings = Settings(mode=mode, seed=seed + rank, device=rank, watchdog_s=2.0)
@@ -126,7 +127,7 @@ def test_a_flag_tells_of_the_launches_before_its_own(seed: int) -> None:
         RawModule(code=code, settings=Settings("check", seed, device=device)).get_function("k")
         for code, device in ((WRITE, 0), (SIGNAL, 0), (READ, 1))
     ]
-    with Stream("device 0") as first, Stream("device 1") as second:
+    with closing(CudaStream("device 0")) as first, closing(CudaStream("device 1")) as second:
         kernels[2]((1,), (WIDTH,), (flag, x, out), stream=second)
         kernels[0]((1,), (WIDTH,), (x,), stream=first)
         kernels[1]((1,), (1,), (flag,), stream=first)
@@ -141,7 +142,7 @@ def test_a_launch_after_the_flags_is_not_told_of(seed: int) -> None:
         RawModule(code=code, settings=Settings("check", seed, device=device)).get_function("k")
         for code, device in ((WRITE, 0), (SIGNAL, 0), (READ, 1))
     ]
-    with Stream("device 0") as first, Stream("device 1") as second:
+    with closing(CudaStream("device 0")) as first, closing(CudaStream("device 1")) as second:
         kernels[1]((1,), (1,), (flag,), stream=first)
         kernels[0]((1,), (WIDTH,), (x,), stream=first)
         first.record().reached.result()  # the writer has ended, but nobody was told
