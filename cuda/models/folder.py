@@ -1,6 +1,6 @@
 """From what the user names (`demo`, a Hugging Face folder, a .gguf file) to a model folder and what it declares.
 
-A .gguf file is converted once into the user's cache folder (`cuda.models.cache`). No torch, no numpy and no GGUF
+A .gguf file is converted once into the user's cache folder (`cuda.models.gguf.cache`). No torch, no numpy and no GGUF
 code are imported unless a conversion is due. Read `cuda.models.config` for what is honoured and refused.
 """
 
@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from cuda.models.cache import converted_folder
 from cuda.models.config import parse_spec
 from cuda.models.fields import Fields
+from cuda.models.gguf.cache import converted_folder
 from cuda.models.spec import ModelSpec, UnsupportedModel
 from protocol.model_info import ModelInfo, SamplingDefaults
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cuda.models import cache as cache_module
 from cuda.models.folder import prepare_model
+from cuda.models.gguf import cache as cache_module
 from cuda.models.gguf import convert as gguf_convert
 from cuda.models.spec import UnsupportedModel
 from tests.cuda.models.tiny_gguf import tiny_gguf

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cuda.models.intact import check_files
+from cuda.models.files import check_files
 from cuda.models.spec import UnsupportedModel
 
 
