@@ -21,8 +21,8 @@ import structlog
 
 from actors.node.config import NodeConfig
 from actors.node.settings import ConfigError
-from cuda.models.folder import DEMO, prepare_model, read_model_info
 from cuda.models.files import check_files
+from cuda.models.folder import DEMO, prepare_model, read_model_info
 from cuda.models.spec import UnsupportedModel
 from protocol.model_info import ModelInfo
 

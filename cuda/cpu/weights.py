@@ -12,9 +12,9 @@ from cuda.cpu.kernels.memory import aligned_zeros
 from cuda.cpu.kernels.pack import Format, pack
 from cuda.cpu.kernels.tile import PANEL
 from cuda.cpu.ops import CpuMatrix
+from cuda.models.checkpoint import LayerWeights, LinearWeight, ModelWeights
 from cuda.models.decoder import DecoderLayer, DecoderWeights
 from cuda.models.shard import Shard
-from cuda.models.weights import LayerWeights, LinearWeight, ModelWeights
 
 Floats = npt.NDArray[np.float32]
 CpuWeights = DecoderWeights[Floats, CpuMatrix]
@@ -41,9 +41,9 @@ def pack_weights(
     weights: ModelWeights, formats: Formats, shard: Shard, progress: Callable[[float], None]
 ) -> CpuWeights:
     """`weights` are those of `shard`. Empties `weights.layers` on the way; `progress` gets a fraction 0..1."""
-    tied = weights.lm_head.weight.data_ptr() == weights.embedding.data_ptr()
+    tied = weights.lm_head.weight.data_ptr() == weights.embedding.weight.data_ptr()
     first_token = shard.vocabulary.start
-    embedding = replace(_matrix(LinearWeight(weights.embedding), formats.ends), first_row=first_token)
+    embedding = replace(_matrix(weights.embedding, formats.ends), first_row=first_token)
     lm_head = embedding if tied else replace(_matrix(weights.lm_head, formats.ends), first_row=first_token)
     layers = []
     total = len(weights.layers)

@@ -22,14 +22,13 @@ from cuda.gpu.runner import PassRunner
 from cuda.gpu.slots import GpuSlots
 from cuda.gpu.stages import Stages
 from cuda.kernels.backend import Backend, on_device
-from cuda.models.checkpoint import load_weights, stored_dtype
+from cuda.models.checkpoint import LayerWeights, LinearWeight, load_weights, stored_dtype
 from cuda.models.decoder import DecoderLayer, DecoderWeights
 from cuda.models.folder import read_spec
 from cuda.models.kv import GPU_MEMORY_SHARE, KvLayout, PoolRequest, choose_num_pages
 from cuda.models.rope import rope_table
 from cuda.models.shard import Shard, split
 from cuda.models.spec import ModelSpec, UnsupportedModel
-from cuda.models.weights import LayerWeights, LinearWeight
 from protocol.errors import PartFailed
 
 PASS_TOKENS = 8192
@@ -130,7 +129,7 @@ def load_onto(  # noqa: PLR0913, PLR0917 - as `load_weights`
 
     weights = load_weights(folder, spec, dtype, progress, place, shard=shard)
     layers = [_layer(layer, is_shared=shard.world_size > 1) for layer in weights.layers]
-    embedding = GpuMatrix(weights.embedding, first_row=shard.vocabulary.start)
+    embedding = GpuMatrix(weights.embedding.weight, first_row=shard.vocabulary.start)
     placed = DecoderWeights(embedding, layers, weights.final_norm, _matrix(weights.lm_head))
     return placed, num_bytes
 

@@ -1,14 +1,15 @@
-"""A model folder's safetensors as ModelWeights, whole or one rank's shard: read by slices, converted and fused.
+"""A model folder's safetensors as a decoder's weights, whole or one rank's shard: read by slices, converted and fused.
 
 A mapped file's pages count as the process's memory once read, so files are mapped anew now and then: the peak is the
 weights that are returned plus `_MAPPED_BYTES`. Read `cuda.models.layout` for what must be there and what of it a shard
-reads, `cuda.models.weights` for the result.
+reads, `cuda.models.decoder` for the result.
 """
 
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Final, Protocol, Self
@@ -16,10 +17,10 @@ from typing import Final, Protocol, Self
 import torch
 from safetensors import SafetensorError, safe_open
 
+from cuda.models.decoder import DecoderLayer, DecoderWeights
 from cuda.models.layout import EMBEDDING, LM_HEAD, check_shapes, expected_shapes, held_ranges
 from cuda.models.shard import Shard, split
 from cuda.models.spec import ModelSpec, UnsupportedModel
-from cuda.models.weights import LayerWeights, LinearWeight, ModelWeights
 
 _SINGLE: Final = "model.safetensors"
 _INDEX: Final = "model.safetensors.index.json"
@@ -27,6 +28,21 @@ _MAPPED_BYTES: Final = 64 << 20
 _DTYPES: Final[Mapping[str, int]] = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 Place = Callable[[torch.Tensor], torch.Tensor]
 """Copies a tensor to where it is kept."""
+
+
+@dataclass(frozen=True)
+class LinearWeight:
+    """y = x @ weight.T + bias."""
+
+    weight: torch.Tensor
+    """[out, in]."""
+    bias: torch.Tensor | None = None
+    """[out]."""
+
+
+LayerWeights = DecoderLayer[torch.Tensor, LinearWeight]
+ModelWeights = DecoderWeights[torch.Tensor, LinearWeight]
+"""Plain tensors, before a device packs them."""
 
 
 def load_weights(  # noqa: PLR0913 - the last two have defaults
@@ -46,12 +62,12 @@ def load_weights(  # noqa: PLR0913 - the last two have defaults
     is absent or cut short; nothing has been read then.
     """
     with _Reader(folder, spec, shard or split(spec, 1)[0], dtype, progress, place) as reader:
-        embedding = reader.tensor(EMBEDDING)
+        embedding = LinearWeight(reader.tensor(EMBEDDING))
         return ModelWeights(
             embedding=embedding,
             layers=[_layer(reader, spec, f"model.layers.{index}") for index in range(spec.num_layers)],
             final_norm=reader.tensor("model.norm.weight"),
-            lm_head=LinearWeight(embedding if spec.tie_word_embeddings else reader.tensor(LM_HEAD)),
+            lm_head=embedding if spec.tie_word_embeddings else LinearWeight(reader.tensor(LM_HEAD)),
         )
 
 

@@ -20,26 +20,37 @@ Matrix_contra = TypeVar("Matrix_contra", contravariant=True)
 
 @dataclass(frozen=True)
 class DecoderLayer(Generic[Vector, Matrix]):
-    """One layer's weights on a device; shapes as in `cuda.models.weights.LayerWeights`."""
+    """One layer's weights, as a checkpoint has them or as a device keeps them; shapes are [out, in]."""
 
     input_norm: Vector
+    """[E]."""
     qkv: Matrix
+    """[(H + 2K) * D, E]: rows of queries, then keys, then values."""
     q_norm: Vector | None
+    """[D], Qwen3 only."""
     k_norm: Vector | None
+    """[D], Qwen3 only."""
     o: Matrix
+    """[E, H * D]."""
     post_attention_norm: Vector
+    """[E]."""
     gate_up: Matrix
+    """[2F, E]: rows of the gate, then of what it gates."""
     down: Matrix
+    """[E, F]."""
 
 
 @dataclass(frozen=True)
 class DecoderWeights(Generic[Vector, Matrix]):
-    """A decoder's weights on a device."""
+    """A decoder's weights."""
 
     embedding: Matrix
+    """[V, E]."""
     layers: list[DecoderLayer[Vector, Matrix]]
     final_norm: Vector
+    """[E]."""
     lm_head: Matrix
+    """[V, E]; when tied, the same as `embedding`."""
 
 
 class Ops(Protocol[Buffer, Vector_contra, Matrix_contra]):

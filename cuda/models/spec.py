@@ -2,7 +2,7 @@
 
 Shape letters: E hidden, F feed-forward, H query heads, K KV heads, D head size, V vocabulary.
 No torch here: the node reads a spec before any device exists. Owns the one error of everything that reads a model.
-Read `cuda.models.config` for where a spec comes from, `cuda.models.weights` for what goes with it.
+Read `cuda.models.config` for where a spec comes from, `cuda.models.checkpoint` for what goes with it.
 """
 
 from dataclasses import dataclass

@@ -24,11 +24,10 @@ import torch
 from torch.nn import functional
 
 from cuda.devices.device import DeviceConfig
-from cuda.models.checkpoint import load_weights
+from cuda.models.checkpoint import LayerWeights, ModelWeights, load_weights
 from cuda.models.folder import prepare_model, read_spec
 from cuda.models.rope import rope_table
 from cuda.models.spec import ModelSpec
-from cuda.models.weights import LayerWeights, ModelWeights
 from protocol.sampling import SamplingParams
 from protocol.step import RowStart, StepPlan, StepRow
 from tests.cuda.devices.shown import ShownCpuDevice
@@ -53,7 +52,7 @@ class BareStep:
 
     def __init__(self, spec: ModelSpec, weights: ModelWeights) -> None:
         self.spec = spec
-        self.embedding = weights.embedding
+        self.embedding = weights.embedding.weight
         self.layers = weights.layers
         self.final_norm = weights.final_norm
         self.transposed = [

@@ -20,8 +20,8 @@ from cuda.cpu.kernels.pack import Format, Packed, pack
 from cuda.cpu.kernels.program import LINEAR, Program, compile_kernels
 from cuda.cpu.kernels.tile import PANEL
 from cuda.cpu.ranks import CpuRanks, Sums
+from cuda.models.files import sample_rows
 from cuda.models.kv import available_memory
-from cuda.models.sample import sample_rows
 
 SAMPLE_VALUES = 1 << 20
 """Of the matrix that is packed once; copies of it stand for the rest of the model."""

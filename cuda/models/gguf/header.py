@@ -1,7 +1,7 @@
 """The header of a GGUF file: its metadata and where its tensors lie, read in one pass without NumPy objects per string.
 
 Owns the bounds checks: a cut, corrupt or hostile file ends in UnsupportedModel. Reads no tensor data.
-Layout: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Read `cuda.models.gguf.tensors` next.
+Layout: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Read `cuda.models.gguf.convert` next.
 """
 
 import math

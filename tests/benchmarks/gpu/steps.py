@@ -16,8 +16,8 @@ import torch
 from cuda.devices.device import DeviceConfig
 from cuda.gpu.batch import padded_rows
 from cuda.gpu.device import GpuDevice
+from cuda.models.checkpoint import LayerWeights, LinearWeight, ModelWeights
 from cuda.models.spec import ModelSpec
-from cuda.models.weights import LayerWeights, LinearWeight, ModelWeights
 from protocol.sampling import SamplingParams
 from protocol.step import RowStart, StepPlan, StepRow
 from tests.benchmarks.gpu.figures import Ceilings, Report, Scale
@@ -159,7 +159,7 @@ class _Drawn:
             for _ in range(spec.num_layers)
         ]
         embedding, head = draw(spec.vocab_size, columns), draw(spec.vocab_size, columns)
-        return ModelWeights(embedding, layers, draw(columns), LinearWeight(head))
+        return ModelWeights(LinearWeight(embedding), layers, draw(columns), LinearWeight(head))
 
 
 def _fitting_layers(scale: Scale, context: int, free_bytes: int) -> int:

@@ -11,11 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from cuda.models.checkpoint import load_weights, stored_dtype
+from cuda.models.checkpoint import LayerWeights, LinearWeight, ModelWeights, load_weights, stored_dtype
 from cuda.models.folder import read_spec
 from cuda.models.shard import Shard, split
 from cuda.models.spec import ModelSpec, UnsupportedModel
-from cuda.models.weights import LayerWeights, LinearWeight, ModelWeights
 from tests.cuda.models.tiny import VARIANTS, Variant, reference_model, tiny_model
 
 Tensors = dict[str, torch.Tensor]
@@ -33,9 +32,9 @@ def test_every_family_loads_bit_for_bit_what_transformers_loads(
 
 def test_a_tied_head_shares_the_embedding(tmp_path: Path) -> None:
     weights = loaded(tiny_model(tmp_path, "llama"))
-    assert weights.lm_head.weight is weights.embedding
+    assert weights.lm_head.weight is weights.embedding.weight
     untied = loaded(tiny_model(tmp_path, "llama_untied"))
-    assert not torch.equal(untied.lm_head.weight, untied.embedding)
+    assert not torch.equal(untied.lm_head.weight, untied.embedding.weight)
 
 
 def test_weights_are_converted_to_the_asked_type(tmp_path: Path) -> None:
@@ -55,7 +54,7 @@ def test_each_tensor_is_placed_once_and_only_the_placed_one_is_kept(tmp_path: Pa
 
     weights = load_weights(folder, read_spec(folder), torch.float32, lambda _: None, place)
     assert_same(weights, dict(reference_model(folder).named_parameters()))
-    kept = [weights.embedding, weights.final_norm, weights.layers[0].qkv.weight, weights.layers[1].down.bias]
+    kept = [weights.embedding.weight, weights.final_norm, weights.layers[0].qkv.weight, weights.layers[1].down.bias]
     assert all(tensor is not None and tensor.data_ptr() in placed for tensor in kept)
     assert len(placed) == len(set(placed)) == 3 + 2 * (2 + 2 * 4)
 
@@ -101,9 +100,9 @@ def test_the_shards_of_all_ranks_are_the_model(variant: Variant, world_size: int
     for shard in split(spec, world_size):
         part = load_weights(folder, spec, torch.float32, fractions.append, shard=shard)
         tokens = list(shard.vocabulary)
-        assert torch.equal(part.embedding, whole.embedding[tokens])
+        assert torch.equal(part.embedding.weight, whole.embedding.weight[tokens])
         assert torch.equal(part.lm_head.weight, whole.lm_head.weight[tokens])
-        assert (part.lm_head.weight is part.embedding) == spec.tie_word_embeddings
+        assert (part.lm_head.weight is part.embedding.weight) == spec.tie_word_embeddings
         assert torch.equal(part.final_norm, whole.final_norm)
         for own, layer in zip(part.layers, whole.layers, strict=True):
             assert_shard(own, layer, spec, shard)
@@ -279,9 +278,9 @@ def rewrite(folder: Path, change: Callable[[Tensors], Tensors]) -> None:
 
 def assert_same(weights: ModelWeights, parameters: dict[str, Any]) -> None:
     """Compare every parameter of the reference with its place in the fused weights."""
-    same(weights.embedding, parameters.pop("model.embed_tokens.weight"))
+    same(weights.embedding.weight, parameters.pop("model.embed_tokens.weight"))
     same(weights.final_norm, parameters.pop("model.norm.weight"))
-    same(weights.lm_head.weight, parameters.pop("lm_head.weight", weights.embedding))
+    same(weights.lm_head.weight, parameters.pop("lm_head.weight", weights.embedding.weight))
     for index, layer in enumerate(weights.layers):
         own = {
             name.removeprefix(f"model.layers.{index}."): parameters.pop(name)

@@ -93,10 +93,9 @@ def test_without_the_gguf_package_the_message_says_how_to_get_it(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = str(tiny_gguf(tmp_path))
-    monkeypatch.delitem(sys.modules, "cuda.models.gguf.convert")
+    for name in ("convert", "header"):
+        monkeypatch.delitem(sys.modules, f"cuda.models.gguf.{name}")
     monkeypatch.setitem(sys.modules, "gguf", None)
-    for name in ("gguf.header", "gguf.tensors"):
-        monkeypatch.delitem(sys.modules, f"cuda.models.{name}")
     for name in [name for name in sys.modules if name.startswith("gguf.")]:
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(UnsupportedModel, match=r"package gguf.* is missing; run `pip install 'tokenstage\[gguf\]'`"):
@@ -122,7 +121,7 @@ prepare_model(sys.argv[1])
 
 def test_what_a_killed_conversion_left_is_never_used_and_swept(tmp_path: Path, cache: Path) -> None:
     path = str(tiny_gguf(tmp_path))
-    killed = subprocess.run([sys.executable, "-c", KILLED, path], check=False, cwd=Path(__file__).parents[3])
+    killed = subprocess.run([sys.executable, "-c", KILLED, path], check=False, cwd=Path(__file__).parents[4])
     assert killed.returncode == -9
     assert len(list(cache.glob("*.partial-*"))) == 1
     folder = prepare_model(path)
