@@ -12,7 +12,7 @@ from tests.cuda.kernels.attention_case import Attended, assert_right, make_case
 from tests.cuda.kernels.combinations import needs_compiler
 from tests.cuda.kernels.mutants import OUT_OF_BOUNDS, STALE_COPY, UNSEEN, WRONG_RESULT, Mutant, assert_caught
 
-MAIN, ROWS, RINGS, TOTAL = "attention.cu", "attention_rows.cuh", "attention_rings.cuh", "attention_total.cuh"
+MAIN, ROWS, TILES, TOTAL = "attention.cu", "attention_rows.cuh", "attention_tiles.cuh", "attention_total.cuh"
 WRONG = frozenset({WRONG_RESULT})
 MISALIGNED = frozenset({"misaligned"})
 OVERFLOW = frozenset({"undefined", *OUT_OF_BOUNDS})
@@ -23,15 +23,15 @@ COMMIT = "        ptx::cp_async_commit();\n        asked ="
 VALUES_FRAGMENTS = "const u32 low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};\n                ptx::mma_m16n8k16_bf16(o"
 
 MUTANTS = {
-    "no barrier before a pair is used": Mutant(RINGS, BLOCK_BARRIER, "//", STALE_COPY),
-    "no warp barrier before a tile is used": Mutant(RINGS, WARP_BARRIER, "//", STALE_COPY),
+    "no barrier before a pair is used": Mutant(TILES, BLOCK_BARRIER, "//", STALE_COPY),
+    "no warp barrier before a tile is used": Mutant(TILES, WARP_BARRIER, "//", STALE_COPY),
     "no barrier between items": Mutant(MAIN, ITEM_BARRIER, "//", STALE_COPY | WRONG),
-    "a warp's wait for one copy less": Mutant(RINGS, "wait<Keys::ring - 2>", "wait<Keys::ring - 1>", STALE_COPY),
-    "the block's wait for no copy": Mutant(RINGS, "cp_async_wait<0>", "cp_async_wait<1>", STALE_COPY),
-    "copies that are not committed": Mutant(RINGS, COMMIT, "        asked =", STALE_COPY),
+    "a warp's wait for one copy less": Mutant(TILES, "wait<Keys::ring - 2>", "wait<Keys::ring - 1>", STALE_COPY),
+    "the block's wait for no copy": Mutant(TILES, "cp_async_wait<0>", "cp_async_wait<1>", STALE_COPY),
+    "copies that are not committed": Mutant(TILES, COMMIT, "        asked =", STALE_COPY),
     "a key behind the row's own": Mutant(ROWS, "key > last[i / 2])", "key > last[i / 2] + 1)", WRONG),
     "a window one key too long": Mutant(ROWS, "position + 1 - window", "position - window", WRONG),
-    "the page behind": Mutant(RINGS, "table[key / page_size]", "table[key / page_size + 1]", WRONG | OUT_OF_BOUNDS),
+    "the page behind": Mutant(TILES, "table[key / page_size]", "table[key / page_size + 1]", WRONG | OUT_OF_BOUNDS),
     "fragments of the values swapped": Mutant(
         ROWS, VALUES_FRAGMENTS, VALUES_FRAGMENTS.replace("b[0], b[1]", "b[1], b[0]"), WRONG
     ),
@@ -103,5 +103,5 @@ def test_an_offset_of_32_bits_is_caught() -> None:
         far = replace(case, page_tables=case.page_tables + first)
         assert_right(Attended(backend, far, pool)([(0, 19, 1)]), case, [(0, 19, 1)])
 
-    mutant = Mutant(RINGS, "page * page_elements", "page * static_cast<i32>(page_elements)", OVERFLOW)
+    mutant = Mutant(TILES, "page * page_elements", "page * static_cast<i32>(page_elements)", OVERFLOW)
     assert_caught(mutant, attend_far_away)
