@@ -156,8 +156,8 @@ def _lack_of_gpu(device: str) -> str:
 
 
 def _lack_of_emulator() -> str:
+    from cuda.emulator.build import find_toolchain  # noqa: PLC0415 - likewise
     from cuda.emulator.errors import ToolchainError  # noqa: PLC0415 - NumPy comes with it
-    from cuda.emulator.toolchain import find_toolchain  # noqa: PLC0415 - likewise
 
     try:
         find_toolchain()

@@ -43,7 +43,7 @@ def _gpu(config: WorkerConfig, number: int) -> Device:
 
 def _emulated(config: WorkerConfig, number: int) -> Device:
     from cuda.emulator import Settings, ToolchainError  # noqa: PLC0415 - as above
-    from cuda.emulator.toolchain import find_toolchain  # noqa: PLC0415 - as above
+    from cuda.emulator.build import find_toolchain  # noqa: PLC0415 - as above
     from cuda.gpu.backends.emulated import EmulatedBackend  # noqa: PLC0415 - as above
     from cuda.gpu.device import GpuDevice  # noqa: PLC0415 - as above
 

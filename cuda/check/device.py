@@ -93,7 +93,7 @@ def gpu_software() -> dict[str, str]:
 
 def _check_emulator(report: Report) -> None:
     from cuda.emulator import Settings  # noqa: PLC0415 - likewise
-    from cuda.emulator.toolchain import find_toolchain  # noqa: PLC0415 - likewise
+    from cuda.emulator.build import find_toolchain  # noqa: PLC0415 - likewise
     from cuda.gpu.backends.emulated import EmulatedBackend  # noqa: PLC0415 - of use for emulated devices only
 
     report(Begun("start"))

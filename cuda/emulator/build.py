@@ -1,22 +1,28 @@
-"""Compiles the run-time once and each kernel file once; `cache` keeps them.
+"""Compiles the run-time once and each kernel file once, by the C++ compiler in the place of nvcc; `cache` keeps them.
 
 A cached file is named by a hash of everything that its bytes depend on: sources, headers, flags, compiler, CPU.
 Never loads what it builds; `runtime` does.
 """
 
+import functools
 import hashlib
+import os
+import platform
+import shutil
 import subprocess
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from cuda.emulator.cache import cache_folder, keep
-from cuda.emulator.errors import SourceError
+from cuda.emulator.errors import SourceError, ToolchainError
 from cuda.emulator.source import included_files, translate
-from cuda.emulator.toolchain import Toolchain, find_toolchain
 
 Mode = Literal["fast", "check"]
 
+MIN_GCC = 11
+INSTALL_HINT = "install it, for example with `apt-get install g++` or `dnf install gcc-c++`, or name one in CXX"
 KIND = "emulator"
 DIGEST_BYTES = hashlib.sha256().digest_size
 HERE = Path(__file__).parent
@@ -43,6 +49,14 @@ MODE_FLAGS: dict[Mode, tuple[str, ...]] = {
 }
 
 
+@dataclass(frozen=True)
+class Toolchain:
+    """A compiler: the command, and a text that changes whenever its output may."""
+
+    command: str
+    identity: str
+
+
 def build_runtime() -> Path:
     """The run-time's shared library.
 
@@ -62,9 +76,7 @@ def build_runtime() -> Path:
         return _linked(target, scratch, [toolchain.command, *RUNTIME_FLAGS, "-shared", str(whole)])
 
 
-def build_module(
-    code: str, file: str, options: tuple[str, ...], name_expressions: tuple[str, ...], mode: Mode
-) -> tuple[Path, dict[str, int]]:
+def build_module(code: str, file: str, name_expressions: tuple[str, ...], mode: Mode) -> tuple[Path, dict[str, int]]:
     """The shared library of one `.cu`, and the entry number of each kernel in it.
 
     Raises:
@@ -73,8 +85,8 @@ def build_module(
     """
     toolchain = find_toolchain()
     translation = translate(code, file, name_expressions)
-    folders = (Path(file).parent, *(Path(option[2:]) for option in options if option.startswith("-I")), INCLUDE)
-    flags = (*KERNEL_FLAGS, *MODE_FLAGS[mode], *options)
+    folders = (Path(file).parent, INCLUDE)
+    flags = (*KERNEL_FLAGS, *MODE_FLAGS[mode])
     headers = [path.read_text() for path in (*included_files(code, folders), *sorted(INCLUDE.glob("*.h")))]
     key = _key(toolchain, flags, [translation.text, *headers])
     search = [f"-I{folder}" for folder in folders]
@@ -88,6 +100,21 @@ def build_module(
         _run([toolchain.command, *flags, *search, *include, "-c", str(text), "-o", str(obj)])
         # Linked without the sanitizer flag, so that nothing asks for libtsan.
         return _linked(target, scratch, [toolchain.command, "-shared", str(obj)]), translation.entries
+
+
+def find_toolchain() -> Toolchain:
+    """The compiler named by CXX, or g++.
+
+    Raises:
+        ToolchainError: There is none, or it is not GCC 11 or later.
+    """
+    wanted = os.environ.get("CXX", "g++")
+    command = shutil.which(wanted)
+    if command is None:
+        raise ToolchainError(
+            f"the CUDA emulator compiles kernels with g++, and `{wanted}` was not found: {INSTALL_HINT}"
+        )
+    return _identified(command)
 
 
 def _key(toolchain: Toolchain, flags: tuple[str, ...], texts: list[str]) -> str:
@@ -118,3 +145,23 @@ def _run(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - the user's compiler
     if done.returncode != 0:
         raise SourceError(f"the compiler refused it:\n{done.stderr.strip()}")
+
+
+@functools.cache
+def _identified(command: str) -> Toolchain:
+    macros = subprocess.run(  # noqa: S603 - the user's own compiler
+        [command, "-dM", "-E", "-x", "c++", os.devnull], capture_output=True, text=True, check=False
+    ).stdout
+    values = dict(line.split(" ", 2)[1:] for line in macros.splitlines() if line.count(" ") >= 2)
+    if "__clang__" in values or int(values.get("__GNUC__", "0")) < MIN_GCC:
+        raise ToolchainError(f"the CUDA emulator needs GCC {MIN_GCC} or later, and `{command}` is not: {INSTALL_HINT}")
+    return Toolchain(command, f"gcc {values['__VERSION__']} {platform.machine()} {_cpu()}")
+
+
+def _cpu() -> str:
+    """Model and features, since kernels are compiled for exactly this CPU."""
+    info = Path("/proc/cpuinfo")
+    if not info.exists():
+        return platform.processor()
+    kept = ("model name", "flags", "CPU part", "Features")
+    return "\n".join(sorted({line for line in info.read_text().splitlines() if line.startswith(kept)}))

@@ -68,7 +68,6 @@ class RawModule:
 
     Args:
         code: CUDA source; or `path` to it.
-        options: Compiler options: `-I` and `-D`.
         name_expressions: Template kernels to instantiate, such as `"norm<float, 4>"`.
         enable_cooperative_groups: All blocks of a launch run at once and may wait for each other.
         settings: How to run.
@@ -77,12 +76,11 @@ class RawModule:
         SourceError: The source is refused. ToolchainError: there is no g++.
     """
 
-    def __init__(  # noqa: PLR0913 - CuPy's signature
+    def __init__(
         self,
         *,
         code: str | None = None,
         path: Path | str | None = None,
-        options: Sequence[str] = (),
         name_expressions: Sequence[str] = (),
         enable_cooperative_groups: bool = False,
         settings: Settings = Settings(),
@@ -92,7 +90,7 @@ class RawModule:
         file = "kernel.cu" if path is None else str(path)
         text = Path(file).read_text() if code is None else code
         load_runtime()
-        library, self._entries = build_module(text, file, tuple(options), tuple(name_expressions), settings.mode)
+        library, self._entries = build_module(text, file, tuple(name_expressions), settings.mode)
         self._library = ctypes.CDLL(str(library))
         self._cooperative = enable_cooperative_groups
         self._settings = settings

@@ -20,7 +20,7 @@ from cuda.kernels.backend import Backend
 from cuda.kernels.gather import Gather, Scatter
 from cuda.kernels.gemm import Gemm
 from cuda.kernels.gemv import MAX_ROWS, Gemv
-from cuda.kernels.rope_and_store import RopeAndStore, RopeShape
+from cuda.kernels.rope_and_store import RopeAndStore
 from cuda.kernels.sample import Sampler
 from cuda.models.decoder import DecoderWeights
 from cuda.models.spec import ModelSpec, UnsupportedModel
@@ -71,18 +71,14 @@ class Kernels:
     """UnsupportedModel, in the words of the kernel that cannot take the model's sizes."""
 
     def __init__(self, backend: Backend, spec: ModelSpec, dtype: torch.dtype, config: DeviceConfig) -> None:
-        heads = spec.num_heads, spec.num_kv_heads, spec.head_dim, config.page_size
+        heads = spec.num_heads, spec.num_kv_heads, spec.head_dim
+        shape = AttentionShape(*heads, config.page_size, spec.sliding_window or 0)
         try:
             self.gather = Gather(backend, dtype, spec.hidden_size)
             self.scatter = Scatter(backend)
             self.add_rms_norm = AddRmsNorm(backend, dtype, spec.hidden_size, spec.rms_norm_eps)
-            self.rope_and_store = RopeAndStore(backend, dtype, RopeShape(*heads), spec.rms_norm_eps)
-            self.attention = PagedAttention(
-                backend,
-                dtype,
-                AttentionShape(*heads, spec.sliding_window or 0),
-                partial_bytes=_partial_bytes(spec, config),
-            )
+            self.rope_and_store = RopeAndStore(backend, dtype, shape, spec.rms_norm_eps)
+            self.attention = PagedAttention(backend, dtype, shape, partial_bytes=_partial_bytes(spec, config))
             self.activation = GatedActivation(backend, dtype, "silu", spec.intermediate_size)
             self.sampler = Sampler(backend, spec.vocab_size, config.max_running)
         except ValueError as error:

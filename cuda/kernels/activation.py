@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from cuda.kernels.backend import Backend
-from cuda.kernels.elements import ELEMENTS, VECTOR_BYTES
+from cuda.kernels.elements import ELEMENTS, vectors_of_a_row
 
 SOURCE = "activation.cu"
 KINDS = {"silu": "Silu", "gelu": "Gelu"}
@@ -18,12 +18,7 @@ class GatedActivation:
     """Of rows [T, 2 · num_columns]. ValueError if `num_columns` is not a whole number of 16-byte vectors."""
 
     def __init__(self, backend: Backend, dtype: torch.dtype, kind: Literal["silu", "gelu"], num_columns: int) -> None:
-        row_bytes = num_columns * dtype.itemsize
-        if num_columns < 1 or row_bytes % VECTOR_BYTES != 0:
-            raise ValueError(
-                f"num_columns is {num_columns}: a row of {dtype} must be a multiple of {VECTOR_BYTES} bytes"
-            )
-        num_vectors = row_bytes // VECTOR_BYTES
+        num_vectors = vectors_of_a_row(num_columns, dtype)
         self._num_threads = min(MAX_THREADS, -(-num_vectors // 32) * 32)
         self._num_blocks = -(-num_vectors // self._num_threads)
         self._num_columns = np.int32(num_columns)

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from cuda.kernels.backend import Backend
-from cuda.kernels.elements import ELEMENTS, VECTOR_BYTES
+from cuda.kernels.elements import ELEMENTS, VECTOR_BYTES, vectors_of_a_row
 
 SOURCE = "add_rms_norm.cu"
 NAMES = tuple(f"add_rms_norm<{element}, {add}>" for element in ELEMENTS.values() for add in ("false", "true"))
@@ -37,10 +37,7 @@ class AddRmsNorm:
 
 def block_threads(num_columns: int, dtype: torch.dtype) -> int:
     """Threads of a block for rows of `num_columns`; a function of the row alone, so that results are too."""
-    row_bytes = num_columns * dtype.itemsize
-    if num_columns < 1 or row_bytes % VECTOR_BYTES != 0:
-        raise ValueError(f"num_columns is {num_columns}: a row of {dtype} must be a multiple of {VECTOR_BYTES} bytes")
-    num_vectors = row_bytes // VECTOR_BYTES
+    num_vectors = vectors_of_a_row(num_columns, dtype)
     if num_vectors > MAX_VECTORS * MAX_THREADS:
         limit = MAX_VECTORS * MAX_THREADS * VECTOR_BYTES // dtype.itemsize
         raise ValueError(f"num_columns is {num_columns}; the limit for {dtype} is {limit}")

@@ -27,15 +27,8 @@ MAX_THREADS = 512
 GROUP = np.dtype(
     [
         ("slabs", np.uint64, MAX_RANKS),
-        ("error", np.uint64),
-        ("timeout_ns", np.uint64),
-        ("slots", np.uint64),
-        ("slot_bytes", np.uint64),
-        ("sums", np.uint64),
-        ("parts", np.uint64),
-        ("logits", np.uint64),
-        ("rank", np.int32),
-        ("num_ranks", np.int32),
+        *((name, np.uint64) for name in ("error", "timeout_ns", "slots", "slot_bytes", "sums", "parts", "logits")),
+        *((name, np.int32) for name in ("rank", "num_ranks")),
     ]
 )
 """`Group` of the source: addresses of all ranks' slabs and of this rank's error word (uint64), then offsets."""

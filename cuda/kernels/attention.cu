@@ -22,8 +22,8 @@
 // Requires  D of 16, 32, 64, 96, 128 or 256, any S, H a multiple of K, blockDim.x = 128: checked by attention.py. Items as
 //           attention_plan.py makes them; those of more than 16 rows only up to D = 128. Pages outside the pool read as
 //           zeros.
-#include "attention_tiles.cuh"
 #include "attention_rows.cuh"
+#include "attention_tiles.cuh"
 #include "attention_total.cuh"
 
 template <class T> struct Tensors {

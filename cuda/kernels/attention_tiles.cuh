@@ -1,6 +1,60 @@
-// Of attention.cu: keys and values on their way from the pool's pages to shared memory.
+// Of attention.cu: tiles of rows and of keys, and keys and values on their way from the pool's pages to shared memory.
 #pragma once
-#include "attention_rows.cuh"
+#include "common.cuh"
+#include "ptx.cuh"
+
+constexpr i32 num_warps = 4;
+constexpr i32 max_rows = 16;  // of a warp
+constexpr i32 split_keys = 128;
+
+// A tile of rows and its share of splits. Row r of a request's tokens in this step is head r % G of the group of token
+// r / G, G = H / K; token 0 is row `first_token` of qkv, at `first_position`.
+struct Item {
+    i32 slot, first_token, first_position, first_row, num_rows, first_split, num_splits;
+    i32 partial;  // row of the partial results where the tile's first split goes; −1: the item covers all splits
+};
+
+struct Sizes {
+    i32 num_heads, num_kv_heads, page_size, num_pages, max_pages, window;
+    float scale, cap_scale;  // before exp2; before tanh, 0 without a soft cap
+
+    __device__ i32 group() const { return num_heads / num_kv_heads; }
+    __device__ i32 first_visible(i32 position) const { return window > 0 ? max(0, position + 1 - window) : 0; }
+};
+
+// The rows of one warp within a tile.
+struct WarpRows {
+    i32 num_rows, first_row, first_token, first_position, group, first_head;
+
+    __device__ WarpRows(const Item& item, const Sizes& sizes, i32 kv_head, i32 skipped)
+        : num_rows(max(0, min(max_rows, item.num_rows - skipped))), first_row(item.first_row + skipped),
+          first_token(item.first_token), first_position(item.first_position), group(sizes.group()),
+          first_head(kv_head * group) {}
+
+    __device__ i32 position(i32 row) const { return first_position + (first_row + row) / group; }
+    // Index of the row's first element in an array [T, `num_columns`] of which the heads are the first columns.
+    __device__ i64 offset(i32 row, i64 num_columns, i32 dim) const {
+        const i32 token = first_token + (first_row + row) / group, head = first_head + (first_row + row) % group;
+        return token * num_columns + head * dim;
+    }
+};
+
+// What is copied and visited at a time: some keys, or their values, as rows of 16-byte vectors.
+template <class T, i32 dim> struct KeyTile {
+    static constexpr i32 row_vectors = dim * static_cast<i32>(sizeof(T)) / 16;
+    static constexpr i32 num_keys = row_vectors <= 16 ? 32 : row_vectors <= 32 ? 16 : 8;
+    static constexpr i32 bytes = num_keys * row_vectors * 16;
+    static constexpr i32 steps_per_split = split_keys / num_keys;
+    static constexpr i32 ring = bytes > 6144 ? 2 : 3;  // tiles of a warp that works alone
+    static_assert(num_keys * row_vectors % 32 == 0, "whole warps copy, as they exchange where the rows lie");
+
+    // Where vector `even ^ odd` of a row begins: eight rows at one column lie in eight different groups of banks.
+    // In unrolled loops `even` is a constant, of which all but the low bits are an offset known to the compiler.
+    static __device__ __forceinline__ i32 place(i32 row, i32 odd, i32 even = 0) {
+        const i32 turn = row_vectors % 8 == 0 ? row % 8 : row_vectors % 4 == 0 ? row / 2 % 4 : row / 4 % 2;
+        return (row * row_vectors + even / 8 * 8) * 16 + (even % 8 ^ odd ^ turn) * 16;
+    }
+};
 
 // Steps [step, end) of keys, in runs of a split with `stride` splits from one run to the next.
 template <class T, i32 dim> struct Steps {

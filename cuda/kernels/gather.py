@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from cuda.kernels.backend import Backend
-from cuda.kernels.elements import ELEMENTS, VECTOR_BYTES
+from cuda.kernels.elements import ELEMENTS, vectors_of_a_row
 
 SOURCE = "gather.cu"
 NAMES = (*(f"{kernel}<{element}>" for kernel in ("embed", "take_rows") for element in ELEMENTS.values()), "scatter")
@@ -15,12 +15,7 @@ class Gather:
     """Rows of `num_columns`. ValueError if a row is not a whole number of 16-byte vectors."""
 
     def __init__(self, backend: Backend, dtype: torch.dtype, num_columns: int) -> None:
-        row_bytes = num_columns * dtype.itemsize
-        if num_columns < 1 or row_bytes % VECTOR_BYTES != 0:
-            raise ValueError(
-                f"num_columns is {num_columns}: a row of {dtype} must be a multiple of {VECTOR_BYTES} bytes"
-            )
-        self._block = (min(MAX_THREADS, -(-row_bytes // VECTOR_BYTES // 32) * 32),)
+        self._block = (min(MAX_THREADS, -(-vectors_of_a_row(num_columns, dtype) // 32) * 32),)
         self._num_columns = np.int32(num_columns)
         element = ELEMENTS[dtype]
         self._embed, self._take_rows = backend.kernels(SOURCE, [f"embed<{element}>", f"take_rows<{element}>"])

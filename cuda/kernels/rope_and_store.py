@@ -1,10 +1,9 @@
 """Host side of `rope_and_store.cu`: norms of query and key heads, rotary positions, the write of keys and values."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 
+from cuda.kernels.attention import AttentionShape
 from cuda.kernels.backend import Backend
 from cuda.kernels.elements import ELEMENTS, VECTOR_BYTES
 
@@ -13,20 +12,10 @@ NAMES = tuple(f"rope_and_store<{element}>" for element in ELEMENTS.values())
 NUM_THREADS = 128
 
 
-@dataclass(frozen=True)
-class RopeShape:
-    """H, K, D and S of a model and its pool."""
-
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    page_size: int
-
-
 class RopeAndStore:
     """Of one step's tokens. ValueError if half a head's row is not a whole number of 16-byte vectors, or too long."""
 
-    def __init__(self, backend: Backend, dtype: torch.dtype, shape: RopeShape, eps: float) -> None:
+    def __init__(self, backend: Backend, dtype: torch.dtype, shape: AttentionShape, eps: float) -> None:
         num_lanes = lanes_of_a_row(shape.head_dim, dtype)
         num_rows = shape.num_heads + 2 * shape.num_kv_heads
         self._num_blocks = -(-num_rows * num_lanes // NUM_THREADS)

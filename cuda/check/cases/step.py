@@ -11,7 +11,7 @@ from cuda.kernels import reference
 from cuda.kernels.attention import AttentionShape, PagedAttention
 from cuda.kernels.backend import Backend, on_device
 from cuda.kernels.reference import Draw
-from cuda.kernels.rope_and_store import RopeAndStore, RopeShape
+from cuda.kernels.rope_and_store import RopeAndStore
 from cuda.kernels.sample import MAX_ALTERNATIVES, Sampler, SlotSettings
 
 PAGE_SIZE = 16
@@ -47,7 +47,7 @@ def rope_and_store(backend: Backend, dtype: torch.dtype, sizes: Sizes) -> float:
     there = on_device(backend, qkv)
     pool = backend.zeros((num_pages, 2, kv_heads, PAGE_SIZE, dim), dtype)
     arrays = [on_device(backend, each) for each in (page_tables, int32(slots), int32(positions), table, *norms)]
-    RopeAndStore(backend, dtype, RopeShape(heads, kv_heads, dim, PAGE_SIZE), EPS)(there, pool, *arrays)
+    RopeAndStore(backend, dtype, AttentionShape(heads, kv_heads, dim, PAGE_SIZE), EPS)(there, pool, *arrays)
     backend.synchronize()
 
     rows = qkv.double().numpy().reshape(4, num_heads, dim)

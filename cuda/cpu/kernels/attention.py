@@ -14,7 +14,7 @@ import numpy as np
 from cuda.cpu.kernels.jit import device
 from cuda.cpu.kernels.linear import Product, multiply_floats, multiply_halves
 from cuda.cpu.kernels.math import exp
-from cuda.cpu.kernels.memory import Address, fetch_add, fill, float_of_bfloat16, floats, ints, longs, prefetch, shorts
+from cuda.cpu.kernels.memory import Address, fetch_add, fill, floats, ints, longs, prefetch, widen, widened
 from cuda.cpu.kernels.rope import Shape, load_shape
 from cuda.cpu.kernels.tile import BFLOAT16, FLOAT32, make_fold, make_transpose
 
@@ -35,8 +35,12 @@ _transpose_floats, _transpose_halves = make_transpose(FLOAT32), make_transpose(B
 class _Scratch(NamedTuple):
     """Addresses of one thread's working memory for an item; a row is a (query token, head of the group)."""
 
+    group: int
+    """Query heads of a KV head."""
+    width: int
+    """W: the head size in whole panels."""
     queries: Address
-    """[rows, W] float32, W the head size in whole panels."""
+    """[rows, W] float32."""
     keys: Address
     """Two panels [W, 32] float32."""
     values: Address
@@ -57,8 +61,7 @@ class _Scratch(NamedTuple):
 
 def scratch_bytes(group: int, head_dim: int) -> int:
     """What one thread needs."""
-    rows = max(MAX_QUERIES, group)
-    width = -(-head_dim // 32) * 32
+    rows, width = max(MAX_QUERIES, group), -(-head_dim // 32) * 32
     return 4 * (rows * width * 2 + TILE * width * 2 + rows * TILE + rows * 2) + 16 * TILE + 64
 
 
@@ -88,7 +91,7 @@ def attention(
         item = ints(items + work // shape.num_kv_heads * ITEM_FIELDS * 4, ITEM_FIELDS)
         first_token, count, start = int(item[0]), int(item[1]), int(item[3])
         kv_head = work % shape.num_kv_heads
-        group_offset = kv_head * (shape.num_heads // shape.num_kv_heads) * shape.head_dim * 4
+        group_offset = kv_head * scratch.group * shape.head_dim * 4
         table = page_tables + int(item[2]) * shape.max_pages * 4
         _take_queries(q + first_token * ldq + group_offset, ldq, count, shape, scratch)
         _visit_tiles(count, start, kv_head, table, pool, shape, scratch)
@@ -98,8 +101,8 @@ def attention(
 
 @device
 def _lay_out(at: Address, shape: Shape) -> _Scratch:
-    rows = max(MAX_QUERIES, shape.num_heads // shape.num_kv_heads)
-    width = -(-shape.head_dim // 32) * 32
+    group, width = shape.num_heads // shape.num_kv_heads, -(-shape.head_dim // 32) * 32
+    rows = max(MAX_QUERIES, group)
     keys = at + rows * width * 4
     values = keys + TILE * width * 4
     scores = values + TILE * width * 4
@@ -107,52 +110,47 @@ def _lay_out(at: Address, shape: Shape) -> _Scratch:
     highest = output + rows * width * 4
     key_rows = (highest + rows * 8 + 63) // 64 * 64
     return _Scratch(
-        at, keys, values, scores, output, highest, highest + rows * 4, key_rows, key_rows + TILE * 8
+        group, width, at, keys, values, scores, output, highest, highest + rows * 4, key_rows, key_rows + TILE * 8
     )  # fmt: skip
 
 
 @device
 def _take_queries(q: Address, ldq: int, count: int, shape: Shape, scratch: _Scratch) -> None:
     """Scaled queries next to each other; nothing seen, nothing summed."""
-    group, dim, width = shape.num_heads // shape.num_kv_heads, shape.head_dim, -(-shape.head_dim // 32) * 32
-    scale = np.float32(1.0 / math.sqrt(dim))
-    for token in range(count):
-        for head in range(group):
-            source = floats(q + token * ldq + head * dim * 4, dim)
-            target = floats(scratch.queries + (token * group + head) * width * 4, dim)
-            for i in range(dim):
-                target[i] = source[i] * scale
-    rows = count * group
+    dim, rows = shape.head_dim, count * scratch.group
+    factor = np.float32(1.0 / math.sqrt(dim))
+    for row in range(rows):
+        at = row // scratch.group * ldq + row % scratch.group * dim * 4
+        _scale(q + at, scratch.queries + row * scratch.width * 4, dim, factor)
     fill(scratch.highest, rows, _HIDDEN)
     fill(scratch.sums, rows, _ZERO)
-    fill(scratch.output, rows * width, _ZERO)
+    fill(scratch.output, rows * scratch.width, _ZERO)
 
 
 @device
 def _put_output(out: Address, ldo: int, count: int, shape: Shape, scratch: _Scratch) -> None:
-    group, dim, width = shape.num_heads // shape.num_kv_heads, shape.head_dim, -(-shape.head_dim // 32) * 32
-    sums = floats(scratch.sums, count * group)
-    for token in range(count):
-        for head in range(group):
-            row = token * group + head
-            source = floats(scratch.output + row * width * 4, dim)
-            target = floats(out + token * ldo + head * dim * 4, dim)
-            factor = _ONE / sums[row]
-            for i in range(dim):
-                target[i] = source[i] * factor
+    dim, rows = shape.head_dim, count * scratch.group
+    for row in range(rows):
+        at = row // scratch.group * ldo + row % scratch.group * dim * 4
+        _scale(scratch.output + row * scratch.width * 4, out + at, dim, _ONE / floats(scratch.sums, rows)[row])
+
+
+@device
+def _scale(source: Address, target: Address, count: int, factor: np.float32) -> None:
+    values, scaled = floats(source, count), floats(target, count)
+    for i in range(count):
+        scaled[i] = values[i] * factor
 
 
 @device
 def _visit_tiles(
     count: int, start: int, kv_head: int, table: Address, pool: Address, shape: Shape, scratch: _Scratch
 ) -> None:
-    dim, width = shape.head_dim, -(-shape.head_dim // 32) * 32
-    rows = count * (shape.num_heads // shape.num_kv_heads)
+    dim, width, rows = shape.head_dim, scratch.width, count * scratch.group
     in_place = rows <= _FEW_QUERIES and dim == width
     value_offset = shape.num_kv_heads * shape.page_size * dim * shape.item_bytes
     end = start + count
-    lowest = max(0, start - shape.window + 1) if shape.window > 0 else 0
-    base = lowest // TILE * TILE
+    base = max(0, start - shape.window + 1) // TILE * TILE if shape.window > 0 else 0
     _find_rows(scratch.key_rows, base, end, kv_head, table, pool, shape)
     while base < end:
         visible = min(TILE, end - base)
@@ -162,7 +160,7 @@ def _visit_tiles(
             keys = scratch.keys + panel * width * 128
             scores = scratch.scores + panel * 128
             multiply_floats(rows, Product(scratch.queries, width * 4, keys, 128, 0, dim, scores, TILE * 4, 0))
-        _soften(rows, base, start, shape, scratch)
+        _soften(rows, base, start, shape.window, scratch)
         if in_place:
             _add_values_in_place(rows, base, visible, value_offset, shape, scratch)
         else:
@@ -203,9 +201,8 @@ def _find_rows(
 @device
 def _transpose_keys(shape: Shape, scratch: _Scratch) -> None:
     """The tile's keys as two panels [D, 32]."""
-    dim, width = shape.head_dim, -(-shape.head_dim // 32) * 32
+    dim, width, whole = shape.head_dim, scratch.width, shape.head_dim // 16 * 16
     rows = longs(scratch.key_rows, TILE)
-    whole = dim // 16 * 16
     for block in range(TILE // 16):
         panel = scratch.keys + block // 2 * width * 128 + block % 2 * 64
         for i in range(0, whole, 16):
@@ -216,22 +213,19 @@ def _transpose_keys(shape: Shape, scratch: _Scratch) -> None:
         for i in range(whole, dim):
             column = floats(panel + i * 128, 16)
             for j in range(16):
-                if shape.item_bytes == 2:
-                    column[j] = float_of_bfloat16(shorts(rows[block * 16 + j], dim)[i])
-                else:
-                    column[j] = floats(rows[block * 16 + j], dim)[i]
+                column[j] = widened(rows[block * 16 + j] + i * shape.item_bytes, shape.item_bytes)
 
 
 @device
-def _soften(rows: int, base: int, start: int, shape: Shape, scratch: _Scratch) -> None:
+def _soften(rows: int, base: int, start: int, window: int, scratch: _Scratch) -> None:
     """Scores become weights against each row's new maximum, hidden keys 0; what came before is rescaled."""
-    group, width = shape.num_heads // shape.num_kv_heads, -(-shape.head_dim // 32) * 32
+    group, width = scratch.group, scratch.width
     highest, sums = floats(scratch.highest, rows), floats(scratch.sums, rows)
     for row in range(rows):
         at = scratch.scores + row * TILE * 4
         scores = floats(at, TILE)
         last = start + row // group - base
-        first = max(0, last - shape.window + 1) if shape.window > 0 else 0
+        first = max(0, last - window + 1) if window > 0 else 0
         if last < 0 or first >= TILE:
             fill(at, TILE, _ZERO)
             continue
@@ -276,17 +270,10 @@ def _add_values_in_place(
 @device
 def _copy_values(visible: int, value_offset: int, shape: Shape, scratch: _Scratch) -> None:
     """The tile's values as [TILE, W]; zero behind `visible`."""
-    dim, width = shape.head_dim, -(-shape.head_dim // 32) * 32
-    rows = longs(scratch.key_rows, TILE)
-    for i in range(visible):
-        target = floats(scratch.values + i * width * 4, dim)
-        if shape.item_bytes == 2:
-            bits = shorts(rows[i] + value_offset, dim)
-            for j in range(dim):
-                target[j] = float_of_bfloat16(bits[j])
+    dim, rows = shape.head_dim, longs(scratch.key_rows, TILE)
+    for i in range(TILE):
+        at = scratch.values + i * scratch.width * 4
+        if i < visible:
+            widen(rows[i] + value_offset, at, dim, shape.item_bytes)
         else:
-            source = floats(rows[i] + value_offset, dim)
-            for j in range(dim):
-                target[j] = source[j]
-    for i in range(visible, TILE):
-        fill(scratch.values + i * width * 4, dim, _ZERO)
+            fill(at, dim, _ZERO)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from cuda.cpu.kernels.jit import device
-from cuda.cpu.kernels.memory import Address, fetch_add, floats
+from cuda.cpu.kernels.memory import Address, copy, fetch_add
 from cuda.cpu.kernels.tile import BFLOAT16, FLOAT32, INT4, INT8, make_tile
 
 
@@ -70,11 +70,8 @@ def linear(
 
 @device
 def _put_bias(rows: int, bias: Address, out: Address, ldo: int) -> None:
-    values = floats(bias, 32)
     for row in range(rows):
-        target = floats(out + row * ldo, 32)
-        for column in range(32):
-            target[column] = values[column]
+        copy(bias, out + row * ldo, 32)
 
 
 def _make_multiply(kind: int) -> Callable[[int, Product], None]:

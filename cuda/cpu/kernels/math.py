@@ -1,8 +1,9 @@
-# ruff: noqa: PLR0913, PLR0917 - the generator of noise has six words of input
 """Functions of numbers: exp for float32, without a table or a call, so that loops over it become vector code; noise.
 
 The noise of every draw is Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11).
 """
+
+import math
 
 import numpy as np
 
@@ -39,18 +40,10 @@ _MASK, _HALF_WORD = np.uint64(0xFFFFFFFF), np.uint64(32)
 
 
 @device
-def philox(
-    key0: np.uint64,
-    key1: np.uint64,
-    counter0: np.uint64,
-    counter1: np.uint64,
-    counter2: np.uint64,
-    counter3: np.uint64,
-    words: Words,
-) -> None:
-    """Ten rounds; all arguments uint64 below 2**32, `words` takes four such."""
-    c0, c1, c2, c3 = counter0, counter1, counter2, counter3
-    k0, k1 = key0, key1
+def noise(seed: np.uint64, position: int, block: int, words: Words) -> None:
+    """The four words below 2**32 of tokens 4 * block and following: ten rounds of (block, position, 0, 0)."""
+    c0, c1, c2, c3 = np.uint64(block), np.uint64(position), np.uint64(0), np.uint64(0)
+    k0, k1 = seed & _MASK, seed >> _HALF_WORD
     for _ in range(10):
         product0 = _M0 * c0
         product1 = _M1 * c2
@@ -64,3 +57,10 @@ def philox(
     words[1] = c1
     words[2] = c2
     words[3] = c3
+
+
+@device
+def gumbel(seed: np.uint64, position: int, token: int, words: Words) -> float:
+    """One token's: -log(-log u) of its word's u = (word + ½) / 2³²."""
+    noise(seed, position, int(token) >> 2, words)
+    return -math.log(-math.log((np.float64(words[token & 3]) + 0.5) * 2.0**-32))

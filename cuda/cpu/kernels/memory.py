@@ -84,6 +84,14 @@ def fill(at: Address, count: int, value: np.float32) -> None:
         values[i] = value
 
 
+@device
+def copy(source: Address, target: Address, count: int) -> None:
+    """Copy `count` float32 from address to address."""
+    values, copied = floats(source, count), floats(target, count)
+    for i in range(count):
+        copied[i] = values[i]
+
+
 @instruction
 def fetch_add(_context: Any, _at: Any, _value: Any) -> Any:
     """Add to the int64 at an address, for all threads at once; returns what was there before."""
@@ -129,9 +137,7 @@ def pause(_context: Any) -> Any:
     def generate(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
         if _PAUSE is not None:
             name, numbers = _PAUSE
-            kind = ir.FunctionType(ir.VoidType(), [_INT32] * len(numbers))
-            function = cgutils.get_or_insert_function(builder.module, kind, name)  # type: ignore[no-untyped-call]
-            builder.call(function, [_INT32(number) for number in numbers])
+            call_llvm(builder, name, ir.VoidType(), [_INT32(number) for number in numbers])
         return context.get_dummy_value()
 
     return types.void(), generate
@@ -142,13 +148,22 @@ def prefetch(_context: Any, _at: Any) -> Any:
     """Ask for the cache line at an address; nothing waits for it."""
 
     def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        number, pointer = _INT32, cgutils.voidptr_t
-        kind = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")  # type: ignore[no-untyped-call]
-        builder.call(function, [builder.inttoptr(args[0], pointer), number(0), number(2), number(1)])
+        emit_prefetch(builder, args[0])
         return context.get_dummy_value()
 
     return types.void(types.int64), generate
+
+
+def emit_prefetch(builder: Any, at: Any) -> None:
+    """The call that `prefetch` becomes."""
+    pointer = builder.inttoptr(at, cgutils.voidptr_t)
+    call_llvm(builder, "llvm.prefetch.p0", ir.VoidType(), [pointer, _INT32(0), _INT32(2), _INT32(1)])
+
+
+def call_llvm(builder: Any, name: str, result: Any, args: Sequence[Any]) -> Any:
+    """A call of one of LLVM's own functions."""
+    kind = ir.FunctionType(result, [arg.type for arg in args])
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), args)  # type: ignore[no-untyped-call]
 
 
 def _bit_cast(source: Any, target: Any) -> Callable[..., Any]:
@@ -178,6 +193,23 @@ def bfloat16_of_float(value: np.float32) -> np.uint16:
     """Rounded to nearest, ties to even."""
     bits = np.uint32(bits_of_float(value))
     return np.uint16((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16))
+
+
+@device
+def widened(at: Address, item_bytes: int) -> np.float32:
+    """The bfloat16 (`item_bytes` 2) or float32 (4) at an address."""
+    return float_of_bfloat16(shorts(at, 1)[0]) if item_bytes == 2 else floats(at, 1)[0]
+
+
+@device
+def widen(source: Address, target: Address, count: int, item_bytes: int) -> None:
+    """Copy `count` bfloat16 (`item_bytes` 2) or float32 (4) to float32."""
+    if item_bytes == 4:
+        copy(source, target, count)
+        return
+    bits, values = shorts(source, count), floats(target, count)
+    for i in range(count):
+        values[i] = float_of_bfloat16(bits[i])
 
 
 @instruction

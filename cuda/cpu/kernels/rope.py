@@ -7,7 +7,7 @@ The qkv row is rotated in place, where attention reads the queries. Pool layout:
 from typing import NamedTuple
 
 from cuda.cpu.kernels.jit import device
-from cuda.cpu.kernels.memory import Address, Floats, bfloat16_of_float, fetch_add, floats, ints, longs, shorts
+from cuda.cpu.kernels.memory import Address, Floats, bfloat16_of_float, copy, fetch_add, floats, ints, longs, shorts
 from cuda.cpu.kernels.rows import normalise
 
 
@@ -90,12 +90,9 @@ def _rotate(values: Floats, angles: Floats, half: int) -> None:
 @device
 def _store(source: Address, pool: Address, offset: int, dim: int, item_bytes: int) -> None:
     """Copy one head's row to an offset (in values) of the pool, rounded if it holds bfloat16."""
-    values = floats(source, dim)
     if item_bytes == 2:
-        bits = shorts(pool + offset * 2, dim)
+        values, bits = floats(source, dim), shorts(pool + offset * 2, dim)
         for i in range(dim):
             bits[i] = bfloat16_of_float(values[i])
     else:
-        target = floats(pool + offset * 4, dim)
-        for i in range(dim):
-            target[i] = values[i]
+        copy(source, pool + offset * 4, dim)

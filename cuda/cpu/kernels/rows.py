@@ -15,6 +15,7 @@ from cuda.cpu.kernels.math import exp
 from cuda.cpu.kernels.memory import (
     Address,
     Floats,
+    copy,
     fetch_add,
     fill,
     float_of_bfloat16,
@@ -114,20 +115,18 @@ def sum_parts(
         if row >= rows:
             break
         mine += 1
-        _add_up(parts, num_parts, row * stride, floats(out + row * stride, width), width)
+        _add_up(parts, num_parts, row * stride, out + row * stride, width)
     return mine
 
 
 @device
-def _add_up(parts: Address, num_parts: int, offset: int, out: Floats, width: int) -> None:
-    part_of = longs(parts, num_parts)
-    first = floats(part_of[0] + offset, width)
-    for i in range(width):
-        out[i] = first[i]
+def _add_up(parts: Address, num_parts: int, offset: int, out: Address, width: int) -> None:
+    part_of, total = longs(parts, num_parts), floats(out, width)
+    copy(part_of[0] + offset, out, width)
     for part in range(1, num_parts):
         more = floats(part_of[part] + offset, width)
         for i in range(width):
-            out[i] += more[i]
+            total[i] += more[i]
 
 
 @device
@@ -153,7 +152,7 @@ def add_rms_norm(
         mine += 1
         values, result = floats(residual + row * stride, width), floats(out + row * stride, width)
         if num_deltas > 0:
-            _add_up(deltas, num_deltas, row * stride, result, width)
+            _add_up(deltas, num_deltas, row * stride, out + row * stride, width)
             for i in range(width):
                 values[i] += result[i]
         normalise(values, scale, result, width, eps)
@@ -205,8 +204,5 @@ def take_rows(
         if row >= rows:
             break
         mine += 1
-        source = floats(x + index_of[row] * ldx, width)
-        target = floats(out + row * ldo, width)
-        for i in range(width):
-            target[i] = source[i]
+        copy(x + index_of[row] * ldx, out + row * ldo, width)
     return mine

@@ -10,20 +10,8 @@ import math
 import numpy as np
 
 from cuda.cpu.kernels.jit import device, fast_device
-from cuda.cpu.kernels.math import exp, philox
-from cuda.cpu.kernels.memory import (
-    Address,
-    Doubles,
-    Floats,
-    Ints,
-    Longs,
-    Words,
-    doubles,
-    fetch_add,
-    floats,
-    ints,
-    longs,
-)
+from cuda.cpu.kernels.math import exp, gumbel, noise
+from cuda.cpu.kernels.memory import Address, Doubles, Floats, Ints, Longs, doubles, fetch_add, floats, ints, longs
 from cuda.cpu.kernels.select import BINS, cut
 
 TEMPERATURE, TOP_P, MIN_P, PRESENCE, FREQUENCY, REPETITION = 0, 1, 2, 3, 4, 5
@@ -195,7 +183,7 @@ def _race(
     words = np.empty(4, np.uint64)
     top = np.float64(logits[best])
     winner = int(best)
-    highest = _gumbel(seed, position, best, words)
+    highest = gumbel(seed, position, best, words)
     reach = math.exp(-highest) * _SLACK
     block = -1
     for i in range(count):
@@ -205,7 +193,7 @@ def _race(
             continue
         if token >> 2 != block:
             block = token >> 2
-            _noise(seed, position, block, words)
+            noise(seed, position, block, words)
         word = np.float64(words[token & 3])
         if (4294967295.5 - word) * 2.0**-32 > bound:
             continue
@@ -215,18 +203,6 @@ def _race(
             winner = token
             reach = math.exp(-highest) * _SLACK
     return winner
-
-
-@device
-def _gumbel(seed: np.uint64, position: int, token: int, words: Words) -> float:
-    _noise(seed, position, int(token) >> 2, words)
-    return -math.log(-math.log((np.float64(words[token & 3]) + 0.5) * 2.0**-32))
-
-
-@device
-def _noise(seed: np.uint64, position: int, block: int, words: Words) -> None:
-    mask = np.uint64(0xFFFFFFFF)
-    philox(seed & mask, seed >> np.uint64(32), np.uint64(block), np.uint64(position), np.uint64(0), np.uint64(0), words)
 
 
 @fast_device

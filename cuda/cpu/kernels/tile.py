@@ -22,6 +22,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 
 from cuda.cpu.kernels.jit import instruction
+from cuda.cpu.kernels.memory import call_llvm, emit_prefetch
 
 FLOAT32, BFLOAT16, INT8, INT4 = 0, 1, 2, 3
 PANEL = 32
@@ -204,14 +205,8 @@ def _weights(builder: Builder, kind: int, at: Value, group: list[Value]) -> list
 
 def _prefetch(builder: Builder, at: Value, count: int) -> None:
     """Ask for what comes long after `count` bytes at an address: with many rows the core's own guess is too late."""
-    pointer = ir.IntType(8).as_pointer()
-    function = builder.module.globals.get("llvm.prefetch.p0")
-    if function is None:
-        kind = ir.FunctionType(ir.VoidType(), [pointer, _I32, _I32, _I32])
-        function = ir.Function(builder.module, kind, "llvm.prefetch.p0")
     for line in range(0, count, 64):
-        target = builder.inttoptr(_add(builder, at, _AHEAD + line), pointer)
-        builder.call(function, [target, _I32(0), _I32(2), _I32(1)])
+        emit_prefetch(builder, _add(builder, at, _AHEAD + line))
 
 
 def _vector(builder: Builder, kind: int, at: Value) -> Value:
@@ -248,8 +243,4 @@ def _splat(builder: Builder, value: Value) -> Value:
 
 
 def _fma(builder: Builder, a: Value, b: Value, c: Value) -> Value:
-    name = "llvm.fma.v16f32"
-    function = builder.module.globals.get(name)
-    if function is None:
-        function = ir.Function(builder.module, ir.FunctionType(_VECTOR, [_VECTOR] * 3), name)
-    return builder.call(function, [a, b, c])
+    return call_llvm(builder, "llvm.fma.v16f32", _VECTOR, [a, b, c])

@@ -43,12 +43,6 @@ std::string lanes_text(const std::vector<unsigned>& ranks) {
 
 }  // namespace
 
-void run_block(Launch& launch, Worker& worker, Index3 index, std::uint64_t seed) {
-    Block block(launch, worker, index, seed);
-    block.run();
-    current = nullptr;
-}
-
 Block::Block(Launch& launch_, Worker& worker_, Index3 index_, std::uint64_t seed)
     : launch(launch_),
       worker(worker_),
@@ -66,8 +60,6 @@ Block::Block(Launch& launch_, Worker& worker_, Index3 index_, std::uint64_t seed
     std::memset(shared, 0xFF, launch.request().shared_bytes);
     if (launch.request().checked) history = std::make_unique<BlockHistory>(launch, worker, index, shared);
 }
-
-Block::~Block() = default;
 
 void Block::run() {
     start_threads();
@@ -127,7 +119,7 @@ void thread_main() {
     // An exited thread counts as arrived: whoever waited only for it goes on.
     auto& meetings = block.meetings[thread.warp];
     for (std::size_t i = 0; i < meetings.size(); ++i)
-        if (meetings[i].arrived == (meetings[i].mask & block.live_lanes(thread.warp))) {
+        if (meetings[i].arrived == (meetings[i].mask & block.live[thread.warp])) {
             block.complete(meetings[i], thread.warp);
             i = static_cast<std::size_t>(-1);
         }

@@ -57,7 +57,6 @@ struct Rendezvous {
 
 struct Block {
     Block(Launch& launch, Worker& worker, Index3 index, std::uint64_t seed);
-    ~Block();
 
     void run();
 
@@ -70,7 +69,6 @@ struct Block {
     // Gives the OS thread to the next runnable CUDA thread; returns when `thread` is runnable again.
     void suspend(State state, const char* operation, Site site, unsigned mask);
     void resume(unsigned rank);
-    unsigned live_lanes(unsigned warp) const { return live[warp]; }
     void complete(Rendezvous& meeting, unsigned warp);
     void release(unsigned id);
     [[noreturn]] void fail_conflict(unsigned rank, const Conflict& conflict, std::uint64_t code);
@@ -114,6 +112,5 @@ struct Block {
 };
 
 void thread_main();
-void run_block(Launch& launch, Worker& worker, Index3 index, std::uint64_t seed);
 
 }  // namespace emulator

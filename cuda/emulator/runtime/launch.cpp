@@ -92,7 +92,8 @@ void run(Launch& launch) {
         Worker& worker = Worker::of_this_os_thread();
         worker.take_static_shared(launch.request().shared_anchor);
         for (std::uint32_t at; !launch.failed() && (at = next++) < num_blocks;)
-            run_block(launch, worker, index_of(order[at], grid), seed ^ (order[at] * 0x9E3779B97F4A7C15ull));
+            Block(launch, worker, index_of(order[at], grid), seed ^ (order[at] * 0x9E3779B97F4A7C15ull)).run();
+        current = nullptr;
     };
     std::uint32_t num_workers = launch.request().cooperative ? num_blocks : launch.request().num_workers;
     std::vector<std::thread> others;

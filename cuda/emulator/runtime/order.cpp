@@ -13,7 +13,7 @@ namespace {
 std::mutex order_guard;
 StreamClock host;
 StreamClock submitted;
-std::vector<StreamClock> streams(1);  // what the next ticket of each waits for; stream 0 is nobody's
+std::uint32_t num_streams = 1;  // stream 0 is nobody's
 std::vector<std::uint32_t> closed;
 std::unordered_map<std::uint32_t, Ticket> tickets;  // those that the host has not waited for
 std::uint32_t last_ticket = 0;
@@ -30,21 +30,18 @@ bool is_within(const StreamClock& some, const StreamClock& all) {
 }
 
 std::uint32_t add_stream() {
-    if (closed.empty()) {
-        streams.push_back({});
-        return static_cast<std::uint32_t>(streams.size() - 1);
-    }
+    if (closed.empty()) return num_streams++;
     std::uint32_t stream = closed.back();
     closed.pop_back();
     return stream;
 }
 
 std::uint32_t add_ticket(std::uint32_t stream) {
-    join(streams[stream], host);
     std::uint32_t sequence = at(submitted, stream) + 1;
-    tickets[++last_ticket] = {stream, sequence, streams[stream]};
+    Ticket& ticket = tickets[++last_ticket];
+    ticket = {stream, sequence, host};
+    advance(ticket.after, stream, sequence - 1);
     advance(submitted, stream, sequence);
-    advance(streams[stream], stream, sequence);
     return last_ticket;
 }
 
@@ -126,14 +123,13 @@ void host_waits(std::uint32_t ticket) {
     std::lock_guard<std::mutex> lock(order_guard);
     auto found = tickets.find(ticket);
     if (found == tickets.end()) return;
-    join(host, found->second.after);
     advance(host, found->second.stream, found->second.sequence);
     settle();
 }
 
 void host_waits_for_stream(std::uint32_t stream) {
     std::lock_guard<std::mutex> lock(order_guard);
-    join(host, streams[stream]);
+    advance(host, stream, at(submitted, stream));
     settle();
 }
 

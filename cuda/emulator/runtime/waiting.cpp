@@ -55,7 +55,7 @@ void warp_rendezvous(WarpCall& call) {
     Rendezvous& meeting = meeting_of(block, thread, call);
     meeting.calls[thread.lane] = &call;
     meeting.arrived |= 1u << thread.lane;
-    if (meeting.arrived == (call.mask & block.live_lanes(thread.warp)))
+    if (meeting.arrived == (call.mask & block.live[thread.warp]))
         block.complete(meeting, thread.warp);
     block.suspend(State::at_warp_operation, call.operation, call.site, call.mask);
 }

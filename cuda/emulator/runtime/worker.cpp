@@ -40,16 +40,7 @@ void unmap_between_guards(unsigned char* begin, std::size_t bytes) {
     munmap(begin - guard_bytes, bytes + 2 * guard_bytes);
 }
 
-struct sigaction previous_segv, previous_bus, previous_fpe, previous_ill;
-
-struct sigaction& previous_of(int signal) {
-    switch (signal) {
-        case SIGSEGV: return previous_segv;
-        case SIGBUS: return previous_bus;
-        case SIGFPE: return previous_fpe;
-        default: return previous_ill;
-    }
-}
+struct sigaction previous[NSIG];  // by signal
 
 std::uintptr_t program_counter(const void* context) {
     const auto* machine = &static_cast<const ucontext_t*>(context)->uc_mcontext;
@@ -65,7 +56,7 @@ std::uintptr_t program_counter(const void* context) {
 void on_fault(int signal, siginfo_t* info, void* context) {
     Worker* worker = Worker::existing();
     if (worker == nullptr || !worker->in_fiber) {
-        sigaction(signal, &previous_of(signal), nullptr);  // not ours: the access faults again under its own handler
+        sigaction(signal, &previous[signal], nullptr);  // not ours: the access faults again under its own handler
         return;
     }
     worker->fault_address = reinterpret_cast<std::uintptr_t>(info->si_addr);
@@ -145,7 +136,7 @@ void catch_faults() {
         struct sigaction now {};
         sigaction(signal, nullptr, &now);
         if ((now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == on_fault) continue;
-        previous_of(signal) = now;
+        previous[signal] = now;
         sigaction(signal, &action, nullptr);
     }
 }

@@ -49,7 +49,8 @@ def convert(gguf: Path, folder: Path, progress: Callable[[float], None]) -> None
     `progress` gets the fraction done. UnsupportedModel when the file is broken or declares what is not supported.
     """
     header = read_header(gguf)
-    config = hf_config(header, _rope_factors(gguf, header))
+    rope_factors = header.tensors.get(_ROPE_FACTORS)
+    config = hf_config(header, None if rope_factors is None else _dequantized(gguf, rope_factors))
     spec = parse_spec(config, (), str(gguf))
     tokenizer = hf_tokenizer(header.metadata)
     _write_json(folder / "config.json", config)
@@ -57,11 +58,6 @@ def convert(gguf: Path, folder: Path, progress: Callable[[float], None]) -> None
     _write_json(folder / "tokenizer.json", tokenizer)
     _write_json(folder / "tokenizer_config.json", hf_tokenizer_config(header.metadata))
     write_safetensors(gguf, header, spec, folder / "model.safetensors", progress)
-
-
-def _rope_factors(gguf: Path, header: GgufHeader) -> NDArray[np.float32] | None:
-    tensor = header.tensors.get(_ROPE_FACTORS)
-    return None if tensor is None else _dequantized(gguf, tensor)
 
 
 def _write_json(path: Path, value: Mapping[str, object]) -> None:

@@ -12,7 +12,7 @@ from cuda.kernels.attention import AttentionShape, PagedAttention
 from cuda.kernels.gather import Gather
 from cuda.kernels.gemm import Gemm
 from cuda.kernels.gemv import MAX_ROWS, Gemv
-from cuda.kernels.rope_and_store import RopeAndStore, RopeShape
+from cuda.kernels.rope_and_store import RopeAndStore
 from cuda.kernels.sample import MAX_ALTERNATIVES, Sampler, SlotSettings
 from tests.benchmarks.gpu.figures import Bench, Ceilings, Report, Scale
 
@@ -55,7 +55,7 @@ def measure_rows(report: Report, scale: Scale, ceilings: Ceilings) -> None:
 
 def _measure_rope(bench: Bench, rows: int) -> None:
     scale = bench.scale
-    shape = RopeShape(scale.heads, scale.kv_heads, scale.head_dim, PAGE_SIZE)
+    shape = AttentionShape(scale.heads, scale.kv_heads, scale.head_dim, PAGE_SIZE)
     kernel = RopeAndStore(bench.backend, HALF, shape, 1e-5)
     num_pages = -(-rows // PAGE_SIZE)
     lists = bench.ints([range(num_pages)]), bench.ints([0] * rows), bench.ints(range(rows))

@@ -22,12 +22,11 @@ WIDEN = """
 #include "cuda_bf16.h"
 #include "cuda_fp16.h"
 #include "cuda_fp8.h"
-extern "C" __global__ void k(float* half, float* bf16, float* e4m3, float* e5m2) {
+extern "C" __global__ void k(float* half, float* bf16, float* e4m3) {
     unsigned short i = blockIdx.x * blockDim.x + threadIdx.x;
     half[i] = __half2float(__ushort_as_half(i));
     bf16[i] = __bfloat162float(__ushort_as_bfloat16(i));
     e4m3[i] = __half2float(__ushort_as_half(__nv_cvt_fp8_to_halfraw(i & 255, __NV_E4M3).x));
-    e5m2[i] = __half2float(__ushort_as_half(__nv_cvt_fp8_to_halfraw(i & 255, __NV_E5M2).x));
 }"""
 
 
@@ -51,7 +50,7 @@ def narrowed() -> tuple[NDArray[np.float32], list[NDArray[Any]]]:
 
 @pytest.fixture(scope="module")
 def widened() -> list[NDArray[np.float32]]:
-    return run(WIDEN, [np.zeros(65536, np.float32) for _ in range(4)], grid=256, block=256)
+    return run(WIDEN, [np.zeros(65536, np.float32) for _ in range(3)], grid=256, block=256)
 
 
 def test_float_to_half_rounds_as_numpy_does(narrowed: tuple[NDArray[np.float32], list[NDArray[Any]]]) -> None:
@@ -74,7 +73,7 @@ def test_float_to_fp8_rounds_as_torch_does_and_saturates(
 
 def test_every_code_widens_to_its_value(widened: list[NDArray[np.float32]]) -> None:
     codes = torch.arange(65536, dtype=torch.int32)
-    dtypes = (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
+    dtypes = (torch.float16, torch.bfloat16, torch.float8_e4m3fn)
     for have, dtype in zip(widened, dtypes, strict=True):
         bits = codes.to(torch.uint16) if dtype.itemsize == 2 else (codes & 255).to(torch.uint8)
         assert np.array_equal(have, bits.view(dtype).float().numpy(), equal_nan=True)

@@ -30,7 +30,7 @@ MUTANTS = {
     "the block's wait for no copy": Mutant(TILES, "cp_async_wait<0>", "cp_async_wait<1>", STALE_COPY),
     "copies that are not committed": Mutant(TILES, COMMIT, "        asked =", STALE_COPY),
     "a key behind the row's own": Mutant(ROWS, "key > last[i / 2])", "key > last[i / 2] + 1)", WRONG),
-    "a window one key too long": Mutant(ROWS, "position + 1 - window", "position - window", WRONG),
+    "a window one key too long": Mutant(TILES, "position + 1 - window", "position - window", WRONG),
     "the page behind": Mutant(TILES, "table[key / page_size]", "table[key / page_size + 1]", WRONG | OUT_OF_BOUNDS),
     "fragments of the values swapped": Mutant(
         ROWS, VALUES_FRAGMENTS, VALUES_FRAGMENTS.replace("b[0], b[1]", "b[1], b[0]"), WRONG
@@ -43,9 +43,9 @@ MUTANTS = {
         MAIN, "first_key / split_keys) * item.num_rows", "first_key / split_keys)", WRONG | UNSEEN
     ),
     "rows of a tile off their alignment": Mutant(
-        ROWS, "even / 8 * 8) * 16", "even / 8 * 8) * 16 + row * 8", MISALIGNED
+        TILES, "even / 8 * 8) * 16", "even / 8 * 8) * 16 + row * 8", MISALIGNED
     ),
-    "bank conflicts, which are harmless here": Mutant(ROWS, "even % 8 ^ odd ^ turn", "even % 8 ^ odd"),
+    "bank conflicts, which are harmless here": Mutant(TILES, "even % 8 ^ odd ^ turn", "even % 8 ^ odd"),
 }
 FLOAT_MUTANTS = {
     "weights read before all are there": Mutant(ROWS, "__syncwarp();  // every lane sees", "//", UNSEEN),

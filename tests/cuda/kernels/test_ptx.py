@@ -61,5 +61,5 @@ def test_every_function_is_assembled(compiler: Compiler, architecture: str) -> N
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator needs g++")
 def test_every_function_has_a_twin_in_the_emulator() -> None:
-    module = RawModule(code=SOURCE, options=(f"-I{KERNELS}",))
+    module = RawModule(code=SOURCE.replace("ptx.cuh", str(KERNELS / "ptx.cuh")))
     assert len(module.get_function("every_instruction").parameters) == 2

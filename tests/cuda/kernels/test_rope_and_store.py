@@ -10,8 +10,9 @@ from cuda.emulator import Settings
 from cuda.emulator.build import Mode
 from cuda.gpu.backends.emulated import EmulatedBackend
 from cuda.kernels import reference
+from cuda.kernels.attention import AttentionShape
 from cuda.kernels.backend import Backend
-from cuda.kernels.rope_and_store import SOURCE, RopeAndStore, RopeShape, lanes_of_a_row
+from cuda.kernels.rope_and_store import SOURCE, RopeAndStore, lanes_of_a_row
 from tests.cuda.kernels.combinations import each_way, emulated, needs_compiler, on_device
 from tests.cuda.kernels.mutants import OUT_OF_BOUNDS, UNSEEN, WRONG_RESULT, Mutant, assert_caught
 
@@ -19,11 +20,11 @@ EPS = 1e-5
 NUM_POSITIONS = 40
 NUM_PAGES, MAX_PAGES = 9, 4
 SHAPES = {
-    "llama": RopeShape(num_heads=3, num_kv_heads=1, head_dim=64, page_size=16),
-    "tiny": RopeShape(num_heads=2, num_kv_heads=2, head_dim=16, page_size=4),
-    "phi": RopeShape(num_heads=4, num_kv_heads=2, head_dim=96, page_size=16),
-    "many heads": RopeShape(num_heads=16, num_kv_heads=8, head_dim=128, page_size=16),
-    "wide": RopeShape(num_heads=2, num_kv_heads=1, head_dim=256, page_size=32),
+    "llama": AttentionShape(num_heads=3, num_kv_heads=1, head_dim=64, page_size=16),
+    "tiny": AttentionShape(num_heads=2, num_kv_heads=2, head_dim=16, page_size=4),
+    "phi": AttentionShape(num_heads=4, num_kv_heads=2, head_dim=96, page_size=16),
+    "many heads": AttentionShape(num_heads=16, num_kv_heads=8, head_dim=128, page_size=16),
+    "wide": AttentionShape(num_heads=2, num_kv_heads=1, head_dim=256, page_size=32),
 }
 TOLERANCES = {torch.float32: 3e-6, torch.bfloat16: 2**-8}
 Array = npt.NDArray[np.floating]
@@ -33,7 +34,7 @@ Array = npt.NDArray[np.floating]
 class Case:
     """A step's inputs on the host. Some tokens are padding, and the first page of either slot lies outside the pool."""
 
-    shape: RopeShape
+    shape: AttentionShape
     qkv: torch.Tensor
     norms: tuple[torch.Tensor, torch.Tensor] | None
     slots: torch.Tensor
@@ -42,7 +43,7 @@ class Case:
     frequencies: Array
 
 
-def case_of(shape: RopeShape, dtype: torch.dtype, *, normed: bool, num_tokens: int, seed: int = 0) -> Case:
+def case_of(shape: AttentionShape, dtype: torch.dtype, *, normed: bool, num_tokens: int, seed: int = 0) -> Case:
     random = np.random.default_rng(seed)
     width = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim
 
@@ -165,7 +166,7 @@ def test_a_pool_of_more_than_two_to_the_31_elements_is_addressed(mode: Mode) -> 
 @pytest.mark.parametrize("head_dim", [0, 8, 72, 1040])
 def test_heads_that_the_kernel_cannot_take_are_refused(head_dim: int) -> None:
     with pytest.raises(ValueError, match=f"head_dim is {head_dim}"):
-        RopeAndStore(emulated(), torch.bfloat16, RopeShape(2, 1, head_dim, 16), EPS)
+        RopeAndStore(emulated(), torch.bfloat16, AttentionShape(2, 1, head_dim, 16), EPS)
 
 
 @pytest.mark.parametrize(("head_dim", "lanes"), [(16, 1), (64, 4), (96, 8), (128, 8), (256, 16), (512, 32)])
