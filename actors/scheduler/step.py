@@ -23,21 +23,6 @@ NO_LOGPROBS: list[TokenLogprob] = []
 """Shared by all deltas without: a list of its own for each would be a third of the time of making them."""
 
 
-@dataclass(slots=True)
-class Applied:
-    """What came of one result, in the order of its rows."""
-
-    step: InFlight
-    deltas: list[TokenDelta] = field(default_factory=list)
-    ended: list[tuple[Request, FinishReason, int | None]] = field(default_factory=list)
-    """With the stop token, if one ended it. They still hold their slots and pages."""
-    paused: list[Request] = field(default_factory=list)
-    """Used up their credit."""
-    first_tokens: list[Request] = field(default_factory=list)
-    gaps: dict[float, int] = field(default_factory=dict)
-    """When rows got their previous token: how many rows. Mostly that is the group's previous answer."""
-
-
 def plan_step(group: GroupState, now: float) -> StepPlan | None:
     """The next step; None when there is nothing to compute."""
     step = Step(group)
@@ -131,6 +116,21 @@ class Step:
         group.next_step += 1
         group.in_flight.append(InFlight(step, load, len(self.rows), num_held, warmed))
         return StepPlan(group.epoch, step, self.starts, self.rows)
+
+
+@dataclass(slots=True)
+class Applied:
+    """What came of one result, in the order of its rows."""
+
+    step: InFlight
+    deltas: list[TokenDelta] = field(default_factory=list)
+    ended: list[tuple[Request, FinishReason, int | None]] = field(default_factory=list)
+    """With the stop token, if one ended it. They still hold their slots and pages."""
+    paused: list[Request] = field(default_factory=list)
+    """Used up their credit."""
+    first_tokens: list[Request] = field(default_factory=list)
+    gaps: dict[float, int] = field(default_factory=dict)
+    """When rows got their previous token: how many rows. Mostly that is the group's previous answer."""
 
 
 def apply_step(group: GroupState, requests: dict[int, Request], result: StepResult, now: float) -> Applied | None:
