@@ -147,7 +147,9 @@ class Kernel:
         """
         sizes = _dimensions(grid), _dimensions(block)
         _check_sizes(*sizes, shared_mem)
-        self._check_co_residency(math.prod(sizes[0]))
+        num_blocks, limit = math.prod(sizes[0]), self.settings.max_cooperative_blocks
+        if self._cooperative and num_blocks > limit:
+            raise ValueError(f"{self.name}: a cooperative launch of {num_blocks} blocks; at most {limit} run at once")
         packed = _pack(self.name, self.parameters, args)
         if stream is not None:
 
@@ -157,11 +159,6 @@ class Kernel:
             stream.submit(run, uses=_uses(self.parameters, packed))
         else:
             self._run(*sizes, packed, shared_mem, 0)
-
-    def _check_co_residency(self, num_blocks: int) -> None:
-        limit = self.settings.max_cooperative_blocks
-        if self._cooperative and num_blocks > limit:
-            raise ValueError(f"{self.name}: a cooperative launch of {num_blocks} blocks; at most {limit} run at once")
 
     def _run(
         self, grid: tuple[int, int, int], block: tuple[int, int, int], packed: "_Packed", shared_mem: int, ticket: int

@@ -56,15 +56,16 @@ class Event:
 
 
 class Graph:
-    """Work recorded once with its arguments, to be run again as it is."""
+    """Work recorded once with its arguments, to be run again as it is, on the same stream."""
 
-    def __init__(self, recorded: Sequence[tuple[Work, Sequence[Use]]]) -> None:
+    def __init__(self, recorded: Sequence[tuple[Work, Sequence[Use]]], stream: "CudaStream") -> None:
         self._recorded = tuple(recorded)
+        self._stream = stream
 
-    def launch(self, stream: "CudaStream") -> None:
+    def launch(self) -> None:
         """Queues all that was recorded, in order."""
         for work, uses in self._recorded:
-            stream.submit(work, uses)
+            self._stream.submit(work, uses)
 
 
 class CudaStream:
@@ -123,7 +124,7 @@ class CudaStream:
         if self._recording is None:
             raise ValueError("end_capture without begin_capture")
         recorded, self._recording = self._recording, None
-        return Graph(recorded)
+        return Graph(recorded, self)
 
     def record(self) -> Event:
         """An event behind all that was submitted so far."""

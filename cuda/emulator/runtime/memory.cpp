@@ -54,8 +54,6 @@ void add(Mapping mapping) {
     mappings()[mapping.allocation.begin] = std::move(mapping);
 }
 
-std::size_t slack_of(std::size_t bytes) { return (16 - bytes % 16) % 16; }
-
 Mapping* mapping_at_or_before(std::uintptr_t address) {
     auto after = mappings().upper_bound(address);
     return after == mappings().begin() ? nullptr : &std::prev(after)->second;
@@ -67,7 +65,7 @@ void* allocate(std::size_t bytes, bool initialised) {
     Zone zone = map_zone(bytes);
     if (zone.base == nullptr) return nullptr;
     mprotect(zone.begin, zone.body_bytes, PROT_READ | PROT_WRITE);
-    std::size_t slack = slack_of(bytes);
+    std::size_t slack = (16 - bytes % 16) % 16;
     unsigned char* array = zone.begin + zone.body_bytes - slack - bytes;
     if (bytes <= (std::size_t{64} << 20)) std::memset(array, 0xFF, bytes);  // huge arrays stay sparse: zeros
     std::memset(array + bytes, slack_pattern, slack);

@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from cuda.emulator import CudaStream, DeviceArray, Event, Kernel, RawModule, Settings, unlink_shared
-from cuda.emulator import Graph as Recording
+from cuda.emulator import CudaStream, DeviceArray, Event, Graph, Kernel, RawModule, Settings, unlink_shared
 from cuda.kernels.backend import Argument, Launch
 from cuda.models.kv import available_memory
 
@@ -91,14 +90,14 @@ class EmulatedBackend:
         """See `Backend`."""
         return self._stream.record()
 
-    def capture(self, run: Callable[[], Any]) -> "_Graph":
+    def capture(self, run: Callable[[], Any]) -> Graph:
         """See `Backend`."""
         self._stream.begin_capture()
         try:
             run()
         finally:
-            recording = self._stream.end_capture()
-        return _Graph(recording, self._stream)
+            graph = self._stream.end_capture()
+        return graph
 
     def synchronize(self) -> None:
         """See `Backend`."""
@@ -182,17 +181,6 @@ class _Launch:
     ) -> None:
         packed = [_argument(argument) for argument in args]
         self._kernel(grid, block, packed, shared_mem=shared_bytes, stream=self._stream, keep=args)
-
-
-class _Graph:
-    """Recorded work and the stream that it runs on."""
-
-    def __init__(self, recording: Recording, stream: CudaStream) -> None:
-        self._recording = recording
-        self._stream = stream
-
-    def launch(self) -> None:
-        self._recording.launch(self._stream)
 
 
 class _Memory:

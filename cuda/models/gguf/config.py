@@ -1,4 +1,4 @@
-"""What a GGUF header declares of its decoder, as the config.json and generation_config.json of the same model.
+"""What a GGUF header declares of its decoder, as the config.json of the same model.
 
 Every hyper-parameter under the architecture's prefix is honoured or refused: an unknown one is an error, because it
 would change the computation. Read `cuda.models.config` for the second round of checks that the result goes through.
@@ -97,11 +97,6 @@ def hf_config(header: GgufHeader, rope_factors: NDArray[np.float32] | None) -> d
         "pad_token_id": header.metadata.get("tokenizer.ggml.padding_token_id"),
         "dtype": "float32",
     }
-
-
-def hf_generation_config(config: Mapping[str, object]) -> dict[str, object]:
-    """Return generation_config.json's content: a GGUF file declares nothing but its special tokens."""
-    return {name: config[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
 
 
 def _vocab_size(header: GgufHeader, fields: Fields) -> int:

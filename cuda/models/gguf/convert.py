@@ -18,7 +18,7 @@ from gguf.quants import dequantize, quant_shape_to_byte_shape
 from numpy.typing import NDArray
 
 from cuda.models.config import parse_spec
-from cuda.models.gguf.config import hf_config, hf_generation_config
+from cuda.models.gguf.config import hf_config
 from cuda.models.gguf.header import GgufHeader, GgufTensor, read_header
 from cuda.models.gguf.tokenizer import hf_tokenizer, hf_tokenizer_config
 from cuda.models.layout import check_shapes, expected_shapes
@@ -54,7 +54,8 @@ def convert(gguf: Path, folder: Path, progress: Callable[[float], None]) -> None
     spec = parse_spec(config, (), str(gguf))
     tokenizer = hf_tokenizer(header.metadata)
     _write_json(folder / "config.json", config)
-    _write_json(folder / "generation_config.json", hf_generation_config(config))
+    specials = {name: config[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    _write_json(folder / "generation_config.json", specials)  # a GGUF file declares nothing else of it
     _write_json(folder / "tokenizer.json", tokenizer)
     _write_json(folder / "tokenizer_config.json", hf_tokenizer_config(header.metadata))
     write_safetensors(gguf, header, spec, folder / "model.safetensors", progress)

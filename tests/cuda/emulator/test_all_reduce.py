@@ -102,7 +102,7 @@ def play(job: Job, rank: int, slabs: list[DeviceArray]) -> str:
         graph = stream.end_capture()
         try:
             for _ in range(NUM_STEPS):
-                graph.launch(stream)
+                graph.launch()
                 event = stream.record()
                 if before is not None:
                     before.wait()

@@ -202,7 +202,7 @@ def test_the_host_waits_before_it_touches_what_a_stream_was_given() -> None:
         kernel((1,), (1,), (x, y), stream=stream)
         graph = stream.end_capture()
         assert x.numpy() == y.numpy() == 1
-        graph.launch(stream)
+        graph.launch()
         event = stream.record()
         assert y.numpy() == 1
         with pytest.raises(EmulatorError, match="the host reads an array that submitted work may write"):
@@ -282,8 +282,8 @@ def test_a_graph_replays_its_launches_on_the_memory_they_were_recorded_with() ->
         graph = stream.end_capture()
         stream.synchronize()
         assert x.numpy() == 0
-        graph.launch(stream)
-        graph.launch(stream)
+        graph.launch()
+        graph.launch()
         stream.synchronize()
     assert x.numpy() == 25
 
