@@ -1,4 +1,4 @@
-"""JSON Schema of every message of the own dialect, made from the structs: `python -m protocol.schema` prints it.
+"""JSON Schema of every message of the native dialect, made from the structs: `python -m protocol.schema` prints it.
 
 Both encodings carry the same maps. Rules that span fields (exactly one of `messages`, `prompt` and `prompt_tokens`) are
 in `protocol.validation`; the Responses dialect is described by OpenAI.

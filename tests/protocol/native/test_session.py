@@ -1,4 +1,4 @@
-"""The own dialect's session: what it answers, what it commands, and when it falls silent."""
+"""The native dialect's session: what it answers, what it commands, and when it falls silent."""
 
 import msgspec
 import pytest
