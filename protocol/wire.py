@@ -1,4 +1,4 @@
-"""What clients and the server say to each other on `/v1/stream`, as structs: one for each message of the native dialect.
+"""What clients and the server say to each other on `/v1/stream`, as structs: one a message of the native dialect.
 
 The Responses dialect is translated to and from these same structs by its session (`protocol.responses`), so a
 connection handler knows one set of commands and one set of events. Field meanings and limits: INTERFACE in the README.

@@ -45,10 +45,8 @@ def key_of_header(authorization: str | None) -> str | None:
 
 def key_of_subprotocols(offered: Sequence[str]) -> str | None:
     """The key of a browser that offers the subprotocol `bearer.<key>`, since it cannot set a header."""
-    for name in offered:
-        if name.startswith(BEARER_SUBPROTOCOL):
-            return name[len(BEARER_SUBPROTOCOL) :]
-    return None
+    keys = (name.removeprefix(BEARER_SUBPROTOCOL) for name in offered if name.startswith(BEARER_SUBPROTOCOL))
+    return next(keys, None)
 
 
 def _digest(key: str) -> bytes:

@@ -15,10 +15,9 @@ from websockets.asyncio.server import Server
 from actors.ingress.access import Keys
 from actors.ingress.config import IngressConfig
 from actors.ingress.connection import GOING_AWAY, Shared
-from actors.ingress.engine import EngineProbe, EngineStatus
 from actors.ingress.http import Pages
-from actors.ingress.live_requests import ENGINE_GONE, LiveRequests
-from actors.ingress.metrics import IngressMetrics
+from actors.ingress.live_requests import ENGINE_GONE, EngineStatus, LiveRequests
+from actors.ingress.metrics import EngineProbe, IngressMetrics
 from actors.ingress.requests import RequestReader
 from actors.ingress.server import Connections, open_server
 from actors.ingress.text import TextModel
@@ -115,10 +114,8 @@ class IngressActor(Actor[IngressInbox]):
                 self._live.push(deltas)
             case RequestAccepted(request=request):
                 self._live.accept(request)
-            case RequestFinished():
-                self._live.finish(message)
-            case RequestFailed():
-                self._live.fail(message)
+            case RequestFinished() | RequestFailed():
+                self._live.end(message)
             case EngineReady(max_model_len=max_model_len):
                 self._status.max_model_len = max_model_len
                 self._status.is_ready = True

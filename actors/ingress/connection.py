@@ -19,8 +19,7 @@ from websockets.exceptions import ConnectionClosed
 from actors.ingress.access import Keys
 from actors.ingress.client_socket import ClientSocket
 from actors.ingress.config import IngressConfig
-from actors.ingress.engine import EngineStatus
-from actors.ingress.live_requests import Listener, LiveRequests
+from actors.ingress.live_requests import EngineStatus, Listener, LiveRequests
 from actors.ingress.metrics import IngressMetrics
 from actors.runtime.clock import Clock
 from protocol.errors import RequestError

@@ -14,8 +14,8 @@ from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
 from actors.ingress.config import IngressConfig
-from actors.ingress.engine import EngineProbe, EngineStatus
-from actors.ingress.metrics import EXPOSITION_TYPE, IngressMetrics, label, merge, render
+from actors.ingress.live_requests import EngineStatus
+from actors.ingress.metrics import EXPOSITION_TYPE, EngineProbe, IngressMetrics, label, merge, render
 from protocol.model_info import ModelInfo
 
 OPEN_PATHS = ("/", "/health", "/healthz", "/readyz")

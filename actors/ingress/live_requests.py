@@ -11,8 +11,8 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from actors.ingress.engine import EngineStatus
 from actors.ingress.requests import RequestReader
 from actors.ingress.stream import Stream
 from actors.runtime.ref import ActorRef, ActorStopped
@@ -30,6 +30,27 @@ from protocol.messages import (
 from protocol.wire import Generate
 
 ENGINE_GONE = "the engine has stopped"
+
+
+@dataclass(slots=True)
+class EngineStatus:
+    """What the ingress knows of the engine behind it. Written by the actor alone; read by connections and pages.
+
+    Before EngineReady `max_model_len` is the model's own limit.
+    """
+
+    max_model_len: int
+    is_ready: bool = False
+    is_draining: bool = False
+    is_drained: bool = False
+    """All streams have ended: no connection stays open."""
+
+    def check_open(self) -> None:
+        """Raise RequestError when no new request can be taken now."""
+        if self.is_draining:
+            raise RequestError("draining", "the server is shutting down and takes no new requests")
+        if not self.is_ready:
+            raise RequestError("overloaded", "the model is still being loaded", retry_after_ms=1000)
 
 
 class Listener:
@@ -163,16 +184,14 @@ class LiveRequests:
                 stream.credit_advanced += missing
                 self._grant(stream, missing)
 
-    def finish(self, message: RequestFinished) -> None:
+    def end(self, message: RequestFinished | RequestFailed) -> None:
         """Terminal event."""
         stream = self._streams.pop(message.request, None)
-        if stream is not None:
+        if stream is None:
+            return
+        if isinstance(message, RequestFinished):
             stream.finish(message)
-
-    def fail(self, message: RequestFailed) -> None:
-        """Terminal event."""
-        stream = self._streams.pop(message.request, None)
-        if stream is not None:
+        else:
             stream.fail(message)
 
     def fail_all(self, code: ErrorCode, message: str) -> int:

@@ -1,14 +1,26 @@
-"""What the ingress itself counts, and many actors' metrics as one page of Prometheus text (format 0.0.4).
+"""What pages tell of the engine: what the ingress itself counts, what other actors count, whether all of them move.
 
-Counted here: sockets, and refusals made here. The scheduler counts the rest.
+Counted here: sockets, and refusals made here; the scheduler counts the rest. Many actors' metrics become one page of
+Prometheus text (format 0.0.4).
 """
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Iterable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from actors.runtime.metrics import snapshot_of
-from protocol.messages import MetricFamily, MetricsSnapshot, Sample
+from actors.runtime.ref import ActorRef, ActorStopped
+from protocol.messages import (
+    CollectMetrics,
+    GetHealth,
+    Health,
+    MetricFamily,
+    MetricsSnapshot,
+    Sample,
+    SchedulerInbox,
+    WorkerInbox,
+)
 
 
 class IngressMetrics:
@@ -52,7 +64,50 @@ class IngressMetrics:
 
 
 _Key = tuple[str, frozenset[tuple[str, str]]]
+HEALTH_TIMEOUT_S = 2.0
+METRICS_TIMEOUT_S = 1.0
 EXPOSITION_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class EngineProbe:
+    """Asks the scheduler and the other actors (`peers`)."""
+
+    def __init__(self, scheduler: ActorRef[SchedulerInbox], peers: Sequence[ActorRef[WorkerInbox]] = ()) -> None:
+        self._scheduler = scheduler
+        self._peers = peers
+
+    async def health(self) -> Health:
+        """The scheduler's own word; not ok when it or a worker is not well or does not answer in time."""
+        actors: list[ActorRef[GetHealth]] = [self._scheduler, *self._peers]
+        async with asyncio.TaskGroup() as tasks:
+            answers = [tasks.create_task(_health(ref)) for ref in actors]
+        words = [answer.result() for answer in answers]
+        return next((word for word in words if not word.ok), words[0])
+
+    async def metrics(self) -> list[MetricsSnapshot]:
+        """Of all that answer within a second; the others are left out."""
+        actors: list[ActorRef[CollectMetrics]] = [self._scheduler, *self._peers]
+        async with asyncio.TaskGroup() as tasks:
+            answers = [tasks.create_task(_collect(ref)) for ref in actors]
+        return [snapshot for answer in answers if (snapshot := answer.result()) is not None]
+
+
+async def _health(ref: ActorRef[GetHealth]) -> Health:
+    try:
+        answer: Health = await ref.ask(GetHealth(), timeout_s=HEALTH_TIMEOUT_S)
+    except TimeoutError:
+        return Health(ok=False, detail=f"{ref.name} has not answered for {HEALTH_TIMEOUT_S:g} s")
+    except ActorStopped:
+        return Health(ok=False, detail=f"{ref.name} has stopped")
+    return answer
+
+
+async def _collect(ref: ActorRef[CollectMetrics]) -> MetricsSnapshot | None:
+    try:
+        answer: MetricsSnapshot = await ref.ask(CollectMetrics(), timeout_s=METRICS_TIMEOUT_S)
+    except (TimeoutError, ActorStopped):
+        return None
+    return answer
 
 
 def merge(snapshots: Iterable[MetricsSnapshot]) -> list[MetricFamily]:

@@ -30,32 +30,6 @@ LOGPROB_BYTES = 130
 class Stream:
     """Made by `requests`, told by `live_requests` what the scheduler says, emptied by `connection`."""
 
-    __slots__ = (
-        "_accepted",
-        "_carried_text",
-        "_logprobs",
-        "_num_carried",
-        "_num_ready",
-        "_num_sent",
-        "_on_dirty",
-        "_ready",
-        "_spell",
-        "_terminal",
-        "_text",
-        "_token_bytes",
-        "client_id",
-        "credit_advanced",
-        "credit_due",
-        "credit_length",
-        "is_accepted",
-        "is_cancelled",
-        "is_dirty",
-        "return_tokens",
-        "stop",
-        "submit",
-        "tokens",
-    )
-
     def __init__(
         self, submit: Submit, text: OutputText, spell: Callable[[int], str], *, client_id: str, return_tokens: bool
     ) -> None:
