@@ -33,7 +33,6 @@ from protocol.wire import (
     Generate,
     Resume,
     SessionCommand,
-    SessionEvent,
     Warm,
     failed_event,
 )
@@ -122,7 +121,7 @@ class Connection:
 
     def announce_drain(self, deadline_ms: int) -> None:
         """Tell the client how long its requests have."""
-        self._send(Draining(deadline_ms=deadline_ms))
+        self._session.send_event(Draining(deadline_ms=deadline_ms))
         self.flush()
 
     def enforce_deadlines(self, now: float) -> None:
@@ -159,7 +158,9 @@ class Connection:
         for position, stream in enumerate(dirty, 1):
             size += stream.backlog_bytes
             for event in stream.take_events():
-                self._send(event)
+                command = self._session.send_event(event)
+                if command is not None:
+                    self._obey_later(command)
             if stream.is_dirty:
                 listener.dirty.append(stream)
             elif stream.has_ended:
@@ -168,11 +169,9 @@ class Connection:
                 listener.dirty = dirty[position:] + listener.dirty
                 break
 
-    def _send(self, event: SessionEvent) -> None:
-        command = self._session.send_event(event)
-        if command is not None:
-            self._waiting.append(command)
-            self._writer_due.set()
+    def _obey_later(self, command: SessionCommand) -> None:
+        self._waiting.append(command)
+        self._writer_due.set()
 
     def _fail(self, error: Exception) -> None:
         log.error("connection failed", error=_where(error))
@@ -234,7 +233,10 @@ class Connection:
                 await self._serve(command)
         except RequestError as error:
             self._shared.metrics.count_failure(error.code)
-            self._send(failed_event(None if isinstance(command, Authenticate) else command.id, error))
+            name = None if isinstance(command, Authenticate) else command.id
+            following = self._session.send_event(failed_event(name, error))
+            if following is not None:
+                self._obey_later(following)
 
     def _authenticate(self, key: str) -> None:
         if self._tenant is not None:
