@@ -44,6 +44,11 @@ class Session(ABC):
         Returns the command that has waited for this end.
         """
 
+    @property
+    def has_frames(self) -> bool:
+        """There is something to send."""
+        return bool(self._frames)
+
     def take_frames(self) -> list[Frame]:
         """Frames to send, oldest first; each is handed out once."""
         frames, self._frames = self._frames, []

@@ -205,7 +205,8 @@ class Connection:
                     self._shared.metrics.count_failure(code)
                 if command is not None:
                     await self._obey(command)
-                self.flush()
+                if self._session.has_frames or self._listener.dirty:
+                    self.flush()
                 await asyncio.sleep(0)  # a client that sends without end must not keep others from their turn
         except ConnectionClosed:
             return

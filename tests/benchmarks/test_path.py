@@ -2,7 +2,7 @@ import re
 import subprocess
 import sys
 
-MOST = {"frame to ExecuteStep": (104, 24), "StepCompleted to frame": (75, 18)}
+MOST = {"frame to ExecuteStep": (100, 24), "StepCompleted to frame": (75, 18)}
 """Functions and modules. What makes a request's way longer should be worth it."""
 
 
