@@ -10,7 +10,7 @@ PositiveSeconds = Annotated[float, Meta(gt=0)]
 
 
 class SchedulerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Resolved flags; see INTERFACE in the README for what each means to a user."""
+    """Resolved flags; `python -m actors.node --help` says what each means to a user."""
 
     max_running: PositiveCount = 256
     """Row slots of each group."""

@@ -1,6 +1,6 @@
 """The scheduler's numbers as Prometheus families, read off its state when somebody asks.
 
-Names are INTERFACE's. `step_duration_seconds` and `step_gap_seconds` are not here: each worker measures its own device.
+Names are the field's usual ones. `step_duration_seconds` and `step_gap_seconds` are each worker's own.
 """
 
 from collections.abc import Callable, Iterator, Mapping

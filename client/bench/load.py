@@ -29,7 +29,7 @@ _WORDS = "time people way water day part sound work place name line year state l
 
 
 class BenchRequest(Struct, frozen=True, kw_only=True):
-    """One request; the own dialect sends `prompt_tokens`, the Responses dialect `text()`."""
+    """One request; the native dialect sends `prompt_tokens`, the Responses dialect `text()`."""
 
     prompt_tokens: list[TokenId]
     max_tokens: PositiveCount

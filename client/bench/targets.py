@@ -1,4 +1,4 @@
-"""Asks benchmark requests: over the own dialect all on one socket, over `/v1/responses` a socket for each running one.
+"""Asks benchmark requests: in the native dialect all on one socket, over `/v1/responses` a socket for each running one.
 
 Text deltas of the Responses dialect carry no counts, so each counts as one token for ITL; TPOT and the totals come from
 the events' usage.
@@ -23,7 +23,7 @@ _PATH = "/v1/responses"
 
 
 def stream_target(client: Client, *, temperature: float, ignore_eos: bool, clock: Callable[[], float]) -> Ask:
-    """Over the own dialect: sends, and notes when tokens come."""
+    """Over the native dialect: sends, and notes when tokens come."""
 
     async def ask(request: BenchRequest, record: RequestRecord) -> None:
         async with client.stream(

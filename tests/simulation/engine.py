@@ -210,7 +210,7 @@ class SimulatedWorker(Actor[WorkerInbox]):
 
 
 @dataclass
-class Outcome:
+class FinalState:
     """After the end of a run."""
 
     seen: dict[int, Seen]
@@ -218,7 +218,7 @@ class Outcome:
     failure: BaseException | None
 
 
-async def run_scenario(scenario: Scenario, *, fault: Fault | None = None) -> Outcome:
+async def run_scenario(scenario: Scenario, *, fault: Fault | None = None) -> FinalState:
     """Run until every request has ended (or the scheduler has failed)."""
     model = ModelInfo(name="m", folder="", vocab_size=scenario.vocab_size, max_model_len=10_000, eos_token_ids=(EOS,))
     ingress = SimulatedIngress(scenario)
@@ -241,7 +241,7 @@ async def run_scenario(scenario: Scenario, *, fault: Fault | None = None) -> Out
         else:
             name, failure = await system.wait_failed()
             assert name == "scheduler"
-    return Outcome(ingress.seen, scheduler._scheduler, failure)
+    return FinalState(ingress.seen, scheduler._scheduler, failure)
 
 
 async def _until_done(

@@ -7,7 +7,7 @@ import pytest
 
 from protocol.errors import PartFailed
 from protocol.messages import RequestFailed
-from tests.simulation.engine import Fault, Outcome, check_tokens, run_scenario
+from tests.simulation.engine import Fault, FinalState, check_tokens, run_scenario
 from tests.simulation.loop import run_virtual
 from tests.simulation.scenario import Scenario, make_scenario
 
@@ -19,33 +19,33 @@ SEEDS_A_TEST = 20
 def test_no_token_is_lost_repeated_or_foreign_and_everyone_ends_once(first: int) -> None:
     for seed in range(first, first + SEEDS_A_TEST):
         scenario = make_scenario(seed)
-        outcome = run_virtual(run_scenario(scenario), seed)
-        check(scenario, outcome)
+        final = run_virtual(run_scenario(scenario), seed)
+        check(scenario, final)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_broken_worker_ends_every_live_request_as_internal_and_then_the_scheduler(seed: int) -> None:
     scenario = make_scenario(seed)
-    outcome = run_virtual(run_scenario(scenario, fault=Fault("breaks", 3)), seed)
-    assert isinstance(outcome.failure, PartFailed)
-    check_that_all_ended(scenario, outcome)
+    final = run_virtual(run_scenario(scenario, fault=Fault("breaks", 3)), seed)
+    assert isinstance(final.failure, PartFailed)
+    check_that_all_ended(scenario, final)
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_rank_that_answers_other_tokens_fails_its_group_before_anybody_sees_them(seed: int) -> None:
     scenario = replace(make_scenario(seed), num_ranks=2 + seed % 2)
-    outcome = run_virtual(run_scenario(scenario, fault=Fault("lies", 3)), seed)
-    assert isinstance(outcome.failure, PartFailed)
-    assert "rank 0 has token" in str(outcome.failure)
-    check_that_all_ended(scenario, outcome)
+    final = run_virtual(run_scenario(scenario, fault=Fault("lies", 3)), seed)
+    assert isinstance(final.failure, PartFailed)
+    assert "rank 0 has token" in str(final.failure)
+    check_that_all_ended(scenario, final)
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_rank_that_answers_no_more_fails_its_group_within_the_deadline(seed: int) -> None:
     scenario = replace(make_scenario(seed), num_ranks=2 + seed % 2)
-    outcome = run_virtual(run_scenario(scenario, fault=Fault("hangs", 3)), seed)
-    assert f"has no answer of rank {scenario.num_ranks - 1} 10." in str(outcome.failure)
-    check_that_all_ended(scenario, outcome)
+    final = run_virtual(run_scenario(scenario, fault=Fault("hangs", 3)), seed)
+    assert f"has no answer of rank {scenario.num_ranks - 1} 10." in str(final.failure)
+    check_that_all_ended(scenario, final)
 
 
 def test_the_same_seed_is_the_same_run() -> None:
@@ -53,22 +53,22 @@ def test_the_same_seed_is_the_same_run() -> None:
     assert [seen.end for seen in first.seen.values()] == [seen.end for seen in second.seen.values()]
 
 
-def check_that_all_ended(scenario: Scenario, outcome: Outcome) -> None:
+def check_that_all_ended(scenario: Scenario, final: FinalState) -> None:
     """After a failure: what was told until then is right, and who was accepted has its end."""
-    for seen in outcome.seen.values():
+    for seen in final.seen.values():
         check_tokens(seen, scenario.vocab_size)
         if seen.accepted:
             assert seen.end is not None
-    assert not outcome.scheduler.requests
+    assert not final.scheduler.requests
 
 
-def check(scenario: Scenario, outcome: Outcome) -> None:
+def check(scenario: Scenario, final: FinalState) -> None:
     try:
-        for seen in outcome.seen.values():
+        for seen in final.seen.values():
             check_tokens(seen, scenario.vocab_size)
             if isinstance(seen.end, RequestFailed):
                 assert seen.end.code in {"context_length_exceeded", "overloaded", "resume_expired"}
-        scheduler = outcome.scheduler
+        scheduler = final.scheduler
         scheduler.check()
         assert not scheduler.requests
         assert scheduler.num_running == scheduler.num_waiting == 0
