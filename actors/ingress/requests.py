@@ -1,7 +1,8 @@
-"""Generate -> Submit: prompt to token ids, defaults filled in, everything checked that needs the model to be known.
+"""Generate -> Submit: prompt to token ids, defaults filled in (but the seed, which the scheduler chooses).
 
-What a field may be by itself was checked by the session (`protocol.validation`). Owns the threads that tokenize long
-prompts (which does not hold the GIL). Every refusal names field, value and limit.
+Checks what needs the model to be known; what a field may be by itself was checked by the session
+(`protocol.validation`). Owns the threads that tokenize long prompts (which does not hold the GIL). Every refusal names
+field, value and limit.
 """
 
 import asyncio

@@ -23,7 +23,8 @@ EXIT_USAGE = 2
 
 def main() -> None:
     """Run a node and exit: 0 after a clean drain, 1 when a part or a check failed, 2 for a setting that cannot be."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the supervision handles both: helpers end with us
+    for handed in (signal.SIGTERM, signal.SIGINT):  # until the supervision handles them; a shell's `&` ignores SIGINT
+        signal.signal(handed, signal.default_int_handler)  # helpers end with us
     try:
         sys.exit(_main(sys.argv[1:]))
     except ConfigError as error:

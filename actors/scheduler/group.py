@@ -179,12 +179,13 @@ class GroupState:
 
     def check_idle(self) -> None:
         """Stop the part if no request lives and something is still taken. O(1), so it is always on."""
-        taken = (self.pool.num_held, self.max_rows - len(self.free_slots), self.num_waiting, self.num_waiting_tokens)
-        if any(taken):
-            raise AssertionError(f"idle, yet held pages, slots, waiting requests, waiting tokens are {taken}")
+        lost = self.pool.num_pages - self.pool.num_free - self.pool.num_cached
+        taken = (lost, self.pool.num_held, self.max_rows - len(self.free_slots), self.num_waiting)
+        if any(taken) or self.num_waiting_tokens:
+            raise AssertionError(f"idle, yet lost pages, held pages, slots, waiting requests are {taken}")
 
     def check(self) -> None:
-        """Stop the part unless page counts, tables and slots agree. O(pages): for tests, debugging and idle moments."""
+        """Stop the part unless page counts, tables and slots agree. O(pages): for tests and debugging."""
         held: dict[int, int] = {}
         for request in self.running():
             for page in request.pages:

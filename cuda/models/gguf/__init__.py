@@ -1,1 +1,1 @@
-"""GGUF files, made into Hugging Face folders once. Read `convert` first."""
+"""GGUF files, made into Hugging Face folders once. Read `convert` first, `tokenizer` for vocabularies."""
