@@ -137,8 +137,9 @@ def open_listener(config: NodeConfig) -> socket.socket:
     except socket.gaierror as error:
         raise ConfigError(f"--host: {host} is no address of this machine: {error.strerror}; use 127.0.0.1") from None
     family, *_, address = found[0]
+    is_dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
     try:
-        return socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=family == socket.AF_INET6)
+        return socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=is_dual)
     except OSError as error:
         mend = "use another --port, or 0 for a free one"
         raise ConfigError(f"--port: cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}; {mend}") from None

@@ -63,7 +63,7 @@ class CpuState:
     pools: list[npt.NDArray[np.uint8]]
     """One a layer, `[page, 2, kv_head, slot, head_dim]`."""
     shape: npt.NDArray[np.int64]
-    """See `cuda.cpu.kernels.attention`."""
+    """See `cuda.cpu.kernels.rope`."""
     rope_table: Floats
     ranks: CpuRanks | None
     """The group that shares the model; `spec` is then this rank's own."""
