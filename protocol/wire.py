@@ -1,8 +1,8 @@
 """What clients and the server say to each other on `/v1/stream`, as structs: one a message of the native dialect.
 
 The Responses dialect is translated to and from these same structs by its session (`protocol.responses`), so a
-connection handler knows one set of commands and one set of events. `python -m protocol.schema` prints fields and limits.
-Both encodings (JSON text, msgpack binary) carry the same maps, tagged by `type`.
+connection handler knows one set of commands and one set of events. Both encodings (JSON text, msgpack binary) carry the
+same maps, tagged by `type`. `python -m protocol.schema` prints fields and limits.
 """
 
 import math

@@ -116,7 +116,7 @@ class LiveRequests:
             try:
                 await self._scheduler.tell(stream.submit)
             except BaseException as error:
-                del listener.streams[stream.client_id]
+                listener.streams.pop(stream.client_id, None)  # unless it has failed with all others meanwhile
                 self._streams.pop(stream.submit.request, None)
                 if isinstance(error, ActorStopped):
                     raise RequestError("internal", ENGINE_GONE) from error

@@ -85,8 +85,8 @@ class ResponsesTarget:
                 case {"type": "response.output_text.delta"}:
                     record.tokens_arrived(1, self._clock())
                 case {"type": "response.completed" | "response.incomplete", "response": {"usage": dict(usage)}}:
-                    record.input_tokens = usage["input_tokens"]
-                    record.output_tokens = usage["output_tokens"]
+                    record.input_tokens = usage.get("input_tokens", 0)
+                    record.output_tokens = usage.get("output_tokens", 0)
                     return None
                 case {"type": "error" | "response.failed" as kind}:
                     return _fault(event.get("error") or event.get("response", {}).get("error") or {"message": kind})

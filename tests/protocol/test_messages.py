@@ -1,4 +1,4 @@
-"""Messages between actors survive the wire, and wrong ones are refused at the door."""
+"""Messages between actors survive the wire, and wrong ones are refused where they are decoded."""
 
 import msgspec
 import pytest

@@ -50,6 +50,9 @@ class ScriptedScheduler:
         self.ingress: LocalRef[IngressInbox]
         self.told: asyncio.Queue[SchedulerInbox] = asyncio.Queue()
         self.is_gone = False
+        self.waits_until: asyncio.Event | None = None
+        """Its mailbox is full until then."""
+        self.is_waited_for = asyncio.Event()
         self.answers_health: Health | None = Health(ok=True)
         self.metrics = [
             MetricFamily(
@@ -62,6 +65,9 @@ class ScriptedScheduler:
         self._counts: dict[int, int] = {}
 
     async def tell(self, message: SchedulerInbox) -> None:
+        if self.waits_until is not None:
+            self.is_waited_for.set()
+            await self.waits_until.wait()
         if self.is_gone:
             raise ActorStopped("scheduler has stopped")
         self.told.put_nowait(message)

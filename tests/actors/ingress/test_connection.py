@@ -283,6 +283,20 @@ async def test_a_scheduler_that_is_gone_fails_every_live_request(
     assert failed["code"] == "internal"
 
 
+async def test_a_scheduler_that_goes_while_a_request_waits_for_room_fails_that_request_once_and_nothing_else(
+    client: ClientConnection, scheduler: ScriptedScheduler
+) -> None:
+    scheduler.waits_until = asyncio.Event()
+    await say(client, "generate", id="a", prompt="p")
+    await scheduler.is_waited_for.wait()
+    await scheduler.ingress.tell(SchedulerFailed("the scheduler has stopped"))
+    assert (await hear_end(client, "a"))[1]["code"] == "internal"
+    scheduler.is_gone = True
+    scheduler.waits_until.set()
+    await say(client, "ping", nonce=1)
+    assert (await hear(client))["type"] == "pong"
+
+
 async def test_a_scheduler_that_does_not_exist_any_more_is_noticed(model: ModelInfo) -> None:
     clock = VirtualClock()
     async with served(model, IngressConfig(), clock) as server, server.connect() as client:

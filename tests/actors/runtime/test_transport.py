@@ -1,4 +1,4 @@
-"""What only sockets have: the door, the bound on frames, reconnecting."""
+"""What only sockets have: the handshake, the bound on frames, reconnecting."""
 
 import asyncio
 import dataclasses
