@@ -17,6 +17,9 @@ from msgspec import Struct
 from protocol.bounds import Count, Sequence63, TokenId
 from protocol.sampling import SamplingParams
 
+MAX_IN_FLIGHT = 2
+"""Plans of one group that are not answered: the one that runs and the one behind it."""
+
 
 class RowStart(Struct, frozen=True, array_like=True):
     """A request takes a slot: clears whatever the slot held (tokens, page table, penalty counts)."""

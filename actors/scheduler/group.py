@@ -13,6 +13,7 @@ from actors.scheduler.cost import CostModel, StepLoad
 from actors.scheduler.pages import Node, PagePool, PrefixCache
 from actors.scheduler.queue import HoldBack, TokenCounters, WaitingQueue
 from actors.scheduler.request import Request, State
+from protocol.step import MAX_IN_FLIGHT
 
 
 @dataclass(slots=True)
@@ -56,7 +57,7 @@ class GroupState:
         """By slot: at most one token to compute. With `prefilling` everyone who runs."""
         self.prefilling: dict[int, Request] = {}
         self.in_flight: deque[InFlight] = deque()
-        self.max_in_flight = 2 if config.overlap else 1
+        self.max_in_flight = MAX_IN_FLIGHT if config.overlap else 1
         self.cost = CostModel()
         self.next_step = 0
         self.progressed_at = 0.0

@@ -32,9 +32,10 @@ from protocol.messages import (
     WorkerInbox,
     WorkerReady,
 )
-from protocol.step import StepPlan, StepResult
+from protocol.step import MAX_IN_FLIGHT, StepPlan, StepResult
 
-MAX_PLANS = 4
+MAX_PLANS = 2 * MAX_IN_FLIGHT
+"""Those of one life of the scheduler, and of the next."""
 CLOSE_TIMEOUT_S = 5.0
 DURATION_BUCKETS = (
     *(0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075),

@@ -16,10 +16,8 @@ from typing import NamedTuple, Protocol
 from msgspec.structs import replace
 
 from cuda.devices.device import Device, PipelinedDevice, PoolInfo
-from protocol.step import StepPlan, StepResult
+from protocol.step import MAX_IN_FLIGHT, StepPlan, StepResult
 
-MAX_QUEUED = 2
-"""Steps on a device at once: the one that runs and the one behind it."""
 POLL_S = 50e-6
 """How often a device is asked while the next plan may come: nothing can wake the thread for both."""
 
@@ -145,7 +143,7 @@ class DeviceThread:
         queued: deque[_Queued] = deque()
         is_open = True
         while is_open or queued:
-            if not is_open or len(queued) == MAX_QUEUED:
+            if not is_open or len(queued) == MAX_IN_FLIGHT:
                 self._answer(device.wait(), queued)
                 continue
             try:
